@@ -12,20 +12,19 @@ from pathlib import Path
 
 import click
 
+from app.base.errors import AppError, SettingError
+from app.base.guarded_output import guard_output
+from app.base.processes import collect_seldom
+from app.base.settings import Settings
 from app.client.api_commands import apis
 from app.client.approval_commands import approvals
-from app.client.key_commands import create_key, list_keys, revoke_key
 from app.client.options import ListingGroup
-from app.client.project_commands import projects
 from app.client.run_command import run
 from app.client.skill_commands import skills
 from app.client.task_commands import score, tasks
 from app.client.words import readable_error
 from app.engine.hosted.commands import add_model, change_model, demonstrate, list_hosted, probe_model, remove_model
-from app.errors import AppError, SettingError
-from app.garbage_collection import collect_seldom
-from app.guarded_output import guard_output
-from app.settings import Settings
+from app.projects.commands import create_key, list_keys, projects, revoke_key
 
 _INTERRUPTED = 130  # exit code
 _OVER_REST = {"models": (add_model, change_model, demonstrate, list_hosted, probe_model, remove_model)}
@@ -86,9 +85,9 @@ def up_command() -> None:
 @main.command()
 def serve() -> None:
     """Run only the API, with DATABASE_URL and ENGINE_URLS. Runners execute its tasks."""
-    from app.api.http_server import serve as serve_app  # noqa: PLC0415
-    from app.ports import check_port  # noqa: PLC0415
+    from app.base.processes import check_port  # noqa: PLC0415
     from app.processes.api import app  # noqa: PLC0415
+    from app.web.server import serve as serve_app  # noqa: PLC0415
 
     guard_output()
     settings = Settings.from_env()
@@ -158,9 +157,9 @@ def manifests_command(**options: str | None) -> None:
 @main.command("migrate")
 def migrate_command() -> None:
     """Migrate the database to the schema of this version."""
+    from app.base.encryption import KEY_FILE  # noqa: PLC0415
     from app.db.encrypted_rows import prepare_secrets  # noqa: PLC0415
     from app.machine.local_database import use_database  # noqa: PLC0415
-    from app.security.encryption import KEY_FILE  # noqa: PLC0415
 
     settings = Settings.from_env()
     with use_database(settings) as url:
@@ -224,9 +223,9 @@ def create_admin(name: str) -> None:
 
     The database is the one at DATABASE_URL, or the embedded one of SAGE_DATA_DIR.
     """
-    from app.db import keys  # noqa: PLC0415
     from app.db.database import open_database  # noqa: PLC0415
     from app.machine.local_database import use_existing  # noqa: PLC0415
+    from app.projects import keys  # noqa: PLC0415
 
     async def make(url: str) -> str:
         async with open_database(url) as database, database.sessions.begin() as session:

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from app.errors import InvalidError
-from app.plugins import registry
-from app.plugins.plugin_options import PluginSpec
-from app.similar_names import did_you_mean
+from app.base import plugins
+from app.base.errors import InvalidError
+from app.base.plugin_options import PluginSpec
+from app.base.text import did_you_mean
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -213,8 +213,8 @@ def check_runnable(settings: RunSettings) -> None:
             raise InvalidError(
                 f"{field}={name!r}: a run may name registered parts only; register it as an entry point"
             )
-    registry.find("sage.retrieval", settings.retrieval)
-    registry.find("sage.rewards", settings.reward)
+    plugins.find("sage.retrieval", settings.retrieval)
+    plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
     if settings.kind is RunKind.PRACTICE and not practised_api(settings):

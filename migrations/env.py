@@ -5,10 +5,9 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import Connection, NullPool, create_engine
 
-from app.db.column_types import CleanText
-from app.db.database import full_url
+from app.base.settings import Settings
+from app.db.database import CleanText, full_url
 from app.db.tables import Base
-from app.settings import Settings
 
 
 def run(connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from app.records import Json
+from app.base.values import Json
 from app.skills.agent_skills.skill_folder import SkillFolder
 
 RECORD = '''\

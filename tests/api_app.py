@@ -13,14 +13,15 @@ import msgspec
 from litestar import Litestar
 
 from app.adapters.store import AdapterStore
-from app.api.dependencies import Dependencies
 from app.apis.document_reader import DocumentReader
+from app.base.settings import Settings
+from app.base.values import Offer
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
-from app.db import keys, projects, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.disk_space import DiskSpace
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.engine.client import ModelServer
 from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
@@ -30,10 +31,11 @@ from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.routes import ReadinessCheck
 from app.processes.api import OpenDependencies, console_router, create_app
-from app.records import Offer
+from app.projects import keys
+from app.projects import store as projects
 from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
-from app.settings import Settings
+from app.web.routes import Dependencies
 from tests.recording_swapper import RecordingSwapper
 from tests.support.shared_reader import shared_reader
 

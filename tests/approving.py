@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from app.db import trajectories
+from app.base.values import Json
+from app.db import results
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.records import Json
 from app.sandbox.protocol import Sandbox
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
@@ -64,7 +64,7 @@ class ApprovingProject:
     async def observations(self, task_id: UUID) -> list[str]:
         """What the agent read, turn by turn."""
         async with self.project.sessions() as session:
-            return [turn.observation for turn in (await trajectories.of_task(session, task_id)).turns]
+            return [turn.observation for turn in (await results.of_task(session, task_id)).turns]
 
     async def has_read(self) -> bool:
         return self.project.ledger.reads > 0

@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from app.db import projects
 from app.db.database import Sessions
+from app.projects import store as projects
 from app.skills.extract import Draft, extract
 from tests.written_functions import ARCHIVE, archived
 

@@ -7,10 +7,11 @@ from uuid import UUID
 
 from sqlalchemy import func, update
 
-from app.db import audit, releases, tables, task_queue
+from app.base.values import Stop
+from app.db import releases, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.records import Stop
+from app.projects import audit
 from app.release import canary, canary_trial
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
 from app.release.promote import Promoter

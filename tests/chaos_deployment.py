@@ -16,10 +16,10 @@ import httpx
 import msgspec
 from sqlalchemy import make_url
 
+from app.base.settings import Settings
 from app.db.database import Sessions, open_database
 from app.machine.local_database import run_database
 from app.machine.supervise import ChildProcess, Supervisor
-from app.settings import Settings
 from tests.cut_proxy import Address, CutProxy
 from tests.encryption_keys import TEST_KEY, TEST_KEYS
 from tests.ledger import Ledger

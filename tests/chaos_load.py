@@ -14,11 +14,11 @@ import httpx
 import msgspec
 from sqlalchemy import select
 
-from app.db import tables, trajectories
+from app.base.loop import Loop
+from app.base.values import Turn
+from app.db import results, tables
 from app.db.database import TRANSIENT
 from app.db.tables import TASK_END_STATES
-from app.loop import Loop
-from app.records import Turn
 from tests.chaos_deployment import Deployment
 from tests.chaos_engine import WRITES
 
@@ -107,7 +107,7 @@ class Load:
     async def _end(self, word: str, task_id: UUID, arrived: Counter[int]) -> TaskEnd:
         shown = (await self.deployment.client.get(f"/v1/tasks/{task_id}")).raise_for_status().json()
         async with self.deployment.sessions() as session:
-            trajectory = await trajectories.of_task(session, task_id)
+            trajectory = await results.of_task(session, task_id)
         written = [call for call in trajectory.calls if call.api == "ledger.add_entry" and call.error is None]
         confirmed = frozenset(int(str(call.arguments["text"]).split()[1]) for call in written)
         return TaskEnd(word, shown, arrived, confirmed, trajectory.turns)

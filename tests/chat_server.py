@@ -11,7 +11,7 @@ from uuid import uuid4
 from litestar import Litestar, Request, Response, post
 from litestar.params import JSONBody
 
-from app.records import Offer
+from app.base.values import Offer
 from tests.listening_app import listening_app
 from tests.office_instructions import asked_by
 from trainer.environment import Scenario

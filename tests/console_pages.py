@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
-from app.console.session import csrf_token
-from app.db import keys, sign_ins
+from app.projects import keys
+from app.web.pages import csrf_token
 from tests.api_app import ApiApp, asgi_client
 
 
@@ -29,7 +29,7 @@ async def _request(
 ) -> str:
     async with api.sessions.begin() as session:
         key, _ = await keys.create(session, "ann", scopes, None)
-        secret = await sign_ins.begin(session, key.id)
+        secret = await keys.begin(session, key.id)
     form = None if fields is None else {**fields, "csrf": csrf_token(secret)}
     async with asgi_client(api.app, {}) as browser:
         cookie = {"Cookie": f"sage_console={secret}"}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.records import Json
+from app.base.values import Json
 from tests.double_documents import answer, body, document, path, query
 from tests.support.http_handlers import AnyMethodHandler, serving_handler
 

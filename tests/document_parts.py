@@ -6,8 +6,8 @@ from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_
 from app.apis.api_documents import encode, parse_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import App, Catalog
-from app.errors import ApiDocumentError, HostError
-from app.records import Json
+from app.base.errors import ApiDocumentError, HostError
+from app.base.values import Json
 
 REF = "#/components/schemas/"
 

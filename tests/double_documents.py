@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.records import Json
+from app.base.values import Json
 
 _TEXT: dict[str, Json] = {"type": "string"}
 _ERROR: dict[str, Json] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.apis.double.served import served_document
 from app.apis.double.service import Double
-from app.records import Json
+from app.base.values import Json
 from tests.support.http_handlers import AnyMethodHandler, serving_handler
 
 FORMS = (

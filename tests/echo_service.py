@@ -12,9 +12,9 @@ from litestar.params import FromPath
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.values import Json
 from app.gateway.gateway import Gateway
-from app.records import Json
 from tests.listening_app import listening_app
 from tests.traced_transport import TracedTransport
 

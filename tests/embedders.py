@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.protocol import Vector
-from app.errors import EngineError, EngineRefusalError
 
 WORDS = ["archive", "delete", "mail", "note", "travel"]
 

@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.errors import AdapterError, ConflictError, EngineRefusalError
+from app.base.values import Json, Task, Trajectory
 from app.db import adapters, evaluations, releases, runs, tables
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
-from app.errors import AdapterError, ConflictError, EngineRefusalError
-from app.records import Json, Task, Trajectory
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import httpx
 import msgspec
 
-from app.api.http_server import server_options
-from app.settings import Settings
+from app.base.settings import Settings
+from app.web.server import server_options
 from tests.api_app import ApiApp
 from tests.listening_app import listening_app
 

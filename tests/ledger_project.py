@@ -12,16 +12,18 @@ import httpx
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.db import apis, events, keys, projects, tables, tasks
+from app.base.settings import Settings
+from app.db import apis, results, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES
 from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
+from app.projects import keys
+from app.projects import store as projects
 from app.release import manifest
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import Sandbox
-from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
 from tests.ledger import Ledger
@@ -75,7 +77,7 @@ class LedgerProject:
     async def events(self, task_id: UUID) -> list[tuple[str, dict[str, Any]]]:
         """The events of a task."""
         async with self.sessions() as session:
-            return [(row.kind, row.data) for row in await events.after(session, task_id)]
+            return [(row.kind, row.data) for row in await results.after(session, task_id)]
 
 
 async def open_ledger_project(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from peft import PeftModel
 
+from app.base.values import Probe
 from app.engine.adapter_files import WEIGHTS, content_hash
-from app.records import Probe
 from tests.tiny_adapter import make_adapter, plain_model
 from trainer.learning.adapter import LogprobModel, make_probe
 

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from app.agent.stop_signal import StopSignal
+from app.base.processes import new_owner
 from app.db import tables
 from app.db.suspects import is_condemned
 from app.engine.dispatch import Occupancy
-from app.process_identity import new_owner
 from app.runner.crash_file import CrashFile
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog

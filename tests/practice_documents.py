@@ -4,7 +4,7 @@ bodies, cursors, embedded links, replacements only, Swagger 2.
 
 from typing import Any
 
-from app.records import Json
+from app.base.values import Json
 from tests.double_documents import answer, body, document, errors, path, query
 
 _TEXT: dict[str, Json] = {"type": "string"}

@@ -1,7 +1,7 @@
 """Programs executed in worlds of practice: the real double, gateway and sandbox."""
 
 from app.agent.prompt_compact import Compact
-from app.records import Json, Policy, Stop, Task, Trajectory
+from app.base.values import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
 from trainer.practice.environments import Plan, PracticeEnvironment

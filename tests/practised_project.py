@@ -5,10 +5,10 @@ from pathlib import Path
 from uuid import UUID
 
 from app.base.model_catalog import SEED
+from app.base.settings import Settings
+from app.base.values import Json
 from app.db import apis
 from app.db.database import Sessions
-from app.records import Json
-from app.settings import Settings
 from tests.practice_documents import SENSORS, STORE
 from tests.training_project import TrainingProject
 

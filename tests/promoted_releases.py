@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from app.base.values import Json
 from app.db.tables import Release, ReleaseState
-from app.records import Json
 
 GAIN: dict[str, Json] = {"mean": 5.0, "low": 1.0, "high": 9.0}
 EVEN: dict[str, Json] = {"mean": 0.0, "low": -2.0, "high": 2.0}

@@ -4,8 +4,8 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from app.base.values import BASE
 from app.db import releases
-from app.records import BASE
 from app.run_settings import RunSettings
 from tests.served_project import ServedProject
 from trainer.experience import BestExperience, LoggedExperience, read_best, read_logged

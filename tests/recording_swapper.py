@@ -2,9 +2,9 @@
 
 import asyncio
 
-from app.errors import AppError
+from app.base.errors import AppError
+from app.base.values import Probe
 from app.hot_swap.swap_report import ReplicaSwapReport, SwapReport
-from app.records import Probe
 
 
 class RecordingSwapper:

@@ -1,6 +1,6 @@
 """The manual's reference pages, as the code has them. `make manual` writes them."""
 
-from app.manual.site.manual_pages import DIRECTORY
+from app.web.manual import DIRECTORY
 from tests.rest_reference import rest_page
 from tests.settings_reference import settings_page
 

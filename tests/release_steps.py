@@ -2,8 +2,8 @@
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import releases, tables
-from app.records import Json
 from app.release import manifest
 from app.release.manifest import SkillsMode
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from app.api.dependencies import Dependencies
-from app.api.problem import COMMON_PROBLEMS
 from app.processes.api import create_app
+from app.web.problem import COMMON_PROBLEMS
+from app.web.routes import Dependencies
 
 Json = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.base.values import Offer, Policy, Task, Trajectory
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Offer, Policy, Task, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger

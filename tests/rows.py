@@ -5,9 +5,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import offers, projects, skills, tables, task_queue, tasks
+from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.db import offers, skills, tables, task_queue, tasks
 from app.db.runners import RunnerReport
-from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.projects import store as projects
 
 LEASE = 30.0
 

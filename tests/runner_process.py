@@ -15,12 +15,12 @@ import httpx
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.settings import Settings
 from app.db.database import open_database
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.sent_marks import SentMarks
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
 from tests.encryption_keys import TEST_KEYS

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.base.values import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from tests.scripted_engine import block
 from trainer.rewards import ScoredTask
 

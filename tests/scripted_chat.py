@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from app.base.errors import EngineError
 from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import Message
-from app.errors import EngineError
 
 Said = str | ChatAnswer | EngineError
 PROMPT_TOKENS = 100  # that each request counts

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from app.base.errors import EngineError
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError
 
 END = "<|im_end|>"
 CHATML = """{%- for message in messages %}

@@ -9,10 +9,10 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, skills, tables, trajectories
+from app.base.values import BASE, Json, Policy, Stop, Trajectory, Turn, Use
+from app.db import releases, results, skills, tables
 from app.db.tables import RunState, TaskState
 from app.engine.tokenizer import ChatTokenizer
-from app.records import BASE, Json, Policy, Stop, Trajectory, Turn, Use
 from app.run_settings import RunKind
 from tests.rows import new_skill, offer_of, task_row, trajectory_of
 from tests.scripted_engine import block
@@ -76,7 +76,7 @@ class ServedProject:
             answer=answer,
             temperature=temperature,
         )
-        await trajectories.save(self.session, self.project.id, trajectory)
+        await results.save(self.session, self.project.id, trajectory)
         return trajectory
 
     def turn(self, code: str = "print(1)", **more: Any) -> Turn:

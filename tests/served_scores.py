@@ -7,9 +7,9 @@ import msgspec
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, tables, trajectories
+from app.base.values import Stop
+from app.db import releases, results, tables
 from app.db.tables import TaskState
-from app.records import Stop
 from tests.rows import task_row, trajectory_of, turn_of
 
 
@@ -31,4 +31,4 @@ async def serve_scored(
         )
         await session.refresh(task)
         sampled = msgspec.structs.replace(trajectory_of(task, turn_of()), temperature=temperature)
-        await trajectories.save(session, project_id, sampled)
+        await results.save(session, project_id, sampled)

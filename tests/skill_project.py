@@ -5,11 +5,12 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, feedback, offers, projects, skill_evidence, skill_moves, skills, tables, tasks
+from app.base.values import Json, ScoreSource, Stop
+from app.db import feedback, offers, skill_evidence, skill_moves, skills, tables, tasks
 from app.db.tables import SkillState, TaskState
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
-from app.records import Json, Stop
-from app.score_source import ScoreSource
+from app.projects import audit
+from app.projects import store as projects
 from app.skills import lifecycle
 from app.skills.admission import admit, serving
 from tests.rows import offer_of

@@ -1,7 +1,7 @@
 """A search as a task makes it."""
 
+from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.records import Offer
 from app.skills.retrieval import Query, Retrieval, search
 from app.skills.skill_index import SkillIndex
 

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill, Function, Observation, SessionLimits
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from app.base.model_catalog import SEED
-from app.settings import Settings
+from app.base.settings import Settings
 from tests.tiny_model import make_model_dir
 from trainer.worlds.base_adapter.bootstrap import AdapterPlan, new_recipe
 from trainer.worlds.recipes import AdapterRecipe, MixPart, with_settings

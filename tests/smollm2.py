@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import ModelDownloadError
 from app.base.model_catalog import CATALOG
-from app.errors import ModelDownloadError
 from app.machine.models import from_index
 
 SMOL = CATALOG["smollm2-135m"]

@@ -7,7 +7,7 @@ import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 
-from app.records import Probe
+from app.base.values import Probe
 from tests.distributed_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
 from trainer.learning.adapter import PublishedAdapter

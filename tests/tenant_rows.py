@@ -8,24 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.credentials.credential import Credential
-from app.db import (
-    api_credentials,
-    apis,
-    events,
-    exams,
-    feedback,
-    hosted_models,
-    keys,
-    projects,
-    releases,
-    secrets,
-    skills,
-    tables,
-    trajectories,
-)
+from app.db import api_credentials, apis, exams, feedback, hosted_models, releases, results, skills, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import AuditAction, ExamSource, RunState, TaskState
+from app.projects import keys, secrets
+from app.projects import store as projects
 from tests.rows import new_skill, task_row, trajectory_of, turn_of
 
 MARK = "crown-jewels"
@@ -39,8 +27,8 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     candidate = await releases.propose(session, project.id, "0" * 32)
     task = await task_row(session, project.id, f"read the {MARK}")
     task.state, task.answer, task.failure, task.finished_at = TaskState.DONE, MARK, MARK, _NOW
-    await trajectories.save(session, project.id, trajectory_of(task, turn_of(MARK)))
-    await events.append(session, task.id, "observation", {"text": MARK})
+    await results.save(session, project.id, trajectory_of(task, turn_of(MARK)))
+    await results.append(session, task.id, "observation", {"text": MARK})
     skill = await skills.add(session, project.id, new_skill(MARK.replace("-", "_"), task_id=task.id))
     kept: Any = {
         "source": MARK,

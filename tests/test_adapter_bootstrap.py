@@ -15,8 +15,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from app.base.errors import InvalidError, ModelMemoryError
 from app.engine.adapter_files import WEIGHTS, inspect
-from app.errors import InvalidError, ModelMemoryError
 from tests.small_adapter_build import small_model, small_plan
 from trainer.learning.supervised import SftSettings
 from trainer.worlds.base_adapter.bootstrap import AdapterPlan, bootstrap_adapter, learn, serving_advice

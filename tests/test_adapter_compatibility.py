@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from app.base.errors import AdapterError
 from app.engine.adapter_files import CONFIG, WEIGHTS, base_shapes, inspect
-from app.errors import AdapterError
 
 SPEAKS = "language_model.model.layers"
 SEES = "vision_tower.vision_model.encoder.layers"

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from app.base.errors import AdapterError, UnreadableAdapterError
 from app.engine import adapter_files
 from app.engine.adapter_files import CONFIG, WEIGHTS, Shapes, base_shapes, content_hash, inspect, verify
-from app.errors import AdapterError, UnreadableAdapterError
 from tests.named_adapters import make_named
 from tests.support.every_row import every_row
 from tests.tiny_adapter import make_adapter

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from app.db import projects, releases, run_queue, runs, tables, task_queue
+from app.base import telemetry
+from app.base.errors import AdapterError, EngineError, EngineRefusalError
+from app.base.values import Json, hosted
+from app.db import releases, run_queue, runs, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, RetryingEngine
 from app.engine.replica import PROBE_PREFIX
-from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.loader import AdapterLoader
-from app.records import Json, hosted
+from app.projects import store as projects
 from app.run_settings import RunSettings
-from app.telemetry import metrics
 from tests.engine_process import engine_process
 from tests.hosted_project import always, hosted_entry
 from tests.loader_setup import GREEDY, PROMPT, LoaderSetup, NamedAdapters
@@ -232,7 +233,7 @@ async def test_an_active_adapter_makes_no_room_for_another_one_until_a_task_need
     assert replica.capabilities is not None
     limit = ROOM if reports_limit else None
     replica.capabilities = msgspec.structs.replace(replica.capabilities, max_loras=limit)
-    metrics.ADAPTERS.labels("failed").set(-1)
+    telemetry.ADAPTERS.labels("failed").set(-1)
     async with setup.loader as loader, asyncio.timeout(60):
         while (REGISTRY.get_sample_value("sage_adapters", {"state": "failed"}) or 0) < 0:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # until a round, or a swap, has ended

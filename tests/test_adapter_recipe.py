@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from app.base.errors import InvalidError
 from app.cli import main
-from app.errors import InvalidError
 from tests.small_adapter_build import small_model
 from trainer.worlds.base_adapter.bootstrap import new_recipe
 from trainer.worlds.base_adapter.demonstrations import plan_files

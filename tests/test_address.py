@@ -4,8 +4,8 @@ import pytest
 
 from app.apis.address import address, check_reachable
 from app.apis.api_documents import parse_document
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 
 def at(url: str, given: dict[str, str], **variables: Json) -> str:

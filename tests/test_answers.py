@@ -8,10 +8,10 @@ import pytest
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials, bearer
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.values import Call, CallResponse
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.records import Call, CallResponse
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Answer, Function, RefusalError, SessionLimits
 from tests.processes import free_ports

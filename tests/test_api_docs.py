@@ -15,8 +15,8 @@ from app.apis.bind_arguments import bind
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog, Operation
 from app.apis.look_up_room import Room
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 
 MAIL = {
     "type": "object",

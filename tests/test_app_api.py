@@ -10,20 +10,21 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from app.api.dependencies import Dependencies
 from app.apis.document_reader import DocumentReader
+from app.base.errors import EngineError
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, projects, run_queue, runners, runs, tables
-from app.db.clock import from_now
+from app.db import apis, run_queue, runners, runs, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
-from app.db.notifications import NotificationListener
-from app.errors import EngineError
+from app.db.notify import NotificationListener
+from app.db.queries import from_now
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.health import RunnerError, check_runners
 from app.processes.api import create_app
+from app.projects import store as projects
 from app.release.promote import Promoter
 from app.run_settings import RunSettings
+from app.web.routes import Dependencies
 from tests.api_app import (
     BASE_ALONE,
     BUSY,

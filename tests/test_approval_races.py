@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from app.agent.stop_signal import StopSignal
-from app.db import tables, task_claims, task_queue
+from app.base.values import Stop
+from app.db import lease, tables, task_queue
 from app.db.tables import TaskState
-from app.records import Stop
 from app.runner import runner
 from app.runner.runner import Runner, RunnerOptions
 from tests.approving import WRITE, WRITES, ApprovingProject
@@ -86,8 +86,8 @@ async def test_the_runner_that_asked_executes_the_task_again_once_its_first_roll
         if len(attempts) == 1:
             stop_signal.released = True
             async with demo.project.sessions.begin() as session:
-                assert await task_claims.suspend(session, row.id, owner)
-                await task_claims.wake(session, row.id)
+                assert await lease.suspend(session, row.id, owner)
+                await lease.wake(session, row.id)
             await asyncio.sleep(0.5)
             attempts.append(0)
             return

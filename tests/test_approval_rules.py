@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from app.apis.api_documents import parse_document
-from app.errors import HostError
+from app.base.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
-from app.project.approval import ApprovalRules
+from app.projects.settings import ApprovalRules
 from tests.ledger import Ledger
 from tests.support.every_row import every_row
 

@@ -4,9 +4,9 @@ import asyncio
 from datetime import UTC, datetime
 from uuid import UUID
 
+from app.base.values import Stop
 from app.db import tables
 from app.db.tables import TaskState
-from app.records import Stop
 from app.runner.approval_expiry import ApprovalExpiry
 from tests.api_app import problem
 from tests.approving import COMPLETE, WRITE, WRITES, ApprovingProject

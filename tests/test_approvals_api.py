@@ -8,7 +8,7 @@ import pytest
 
 from app.db import approvals, tables, task_queue
 from app.db.database import Sessions
-from app.project.approval import ApprovalRequest
+from app.projects.settings import ApprovalRequest
 from app.security.shown_call import ShownCall
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row

@@ -1,8 +1,8 @@
 """The code of a turn that runs again after a decision: its earlier calls are answered from the journal."""
 
+from app.base.values import Stop
 from app.db import apis
 from app.db.tables import TaskState
-from app.records import Stop
 from tests.approving import WRITES, ApprovingProject
 
 

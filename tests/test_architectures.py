@@ -16,7 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from app.errors import ModelError
+from app.base.errors import ModelError
 from trainer.learning.adapter import LogprobModel, with_lora
 from trainer.learning.batch import Batch, Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs

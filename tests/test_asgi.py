@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db import keys, projects
 from app.db.database import Sessions
+from app.projects import keys
+from app.projects import store as projects
 from tests.encryption_keys import TEST_KEY
 from tests.faulty_proxy import Reply, faulty_proxy
 from tests.processes import free_ports

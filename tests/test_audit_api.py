@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from app.db import adapters, projects, releases, skill_moves, skills
+from app.base.errors import AdapterError
+from app.db import adapters, releases, skill_moves, skills
 from app.db.database import Sessions
-from app.errors import AdapterError
+from app.projects import store as projects
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.named_adapters import cut_short, make_named
 from tests.rows import new_skill

@@ -14,12 +14,16 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.adapters.store import AdapterStore
+from app.base.encryption import KeyRing, new_key, write_key_file
+from app.base.errors import ConflictError, DatabaseError, InvalidError, StorageError
+from app.base.settings import Settings
+from app.base.values import hosted
 from app.datasets.dataset_store import digest_of
-from app.db import keys, projects, releases, secrets, table_copy, tasks, trajectories
+from app.db import migrate as table_copy
+from app.db import releases, results, tasks
 from app.db.database import open_database
 from app.db.migrate import migrate
 from app.db.tables import Adapter, Dataset
-from app.errors import ConflictError, DatabaseError, InvalidError, StorageError
 from app.machine.backup import (
     BackupManifest,
     back_up,
@@ -29,9 +33,8 @@ from app.machine.backup import (
     unpack_rows,
     verify_archive,
 )
-from app.records import hosted
-from app.security.encryption import KeyRing, new_key, write_key_file
-from app.settings import Settings
+from app.projects import keys, secrets
+from app.projects import store as projects
 from tests.rows import trajectory_of, turn_of
 from tests.small_disk import small_disk
 from tests.support import postgres
@@ -72,7 +75,7 @@ async def source(tmp_path: Path, empty_database_url: str) -> Settings:
         await keys.create(session, "admin", ["admin"])
         await secrets.put(session, demo.id, "password", "correct horse")
         task = await tasks.submit(session, demo.id, tasks.NewTask(instruction=AWKWARD, variables={"a": AWKWARD}))
-        await trajectories.save(session, demo.id, trajectory_of(task, turn_of(AWKWARD)))
+        await results.save(session, demo.id, trajectory_of(task, turn_of(AWKWARD)))
         session.add(Adapter(hash=name, base="seed", rank=4))
         session.add(
             Dataset(id=dataset, project_id=demo.id, name="chats", digest=digest, bytes=17, conversations=1)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from app.db import embedded_postgres
+from app.base.settings import Settings
+from app.db import postgres
 from app.db.encrypted_rows import prepare_secrets
 from app.machine.local_database import use_database
-from app.settings import Settings
 from tests.page_commands import ANYTHING, Shell, commands, matches
 
 _PAGE = Path(__file__).parents[1] / "app/manual/operations.md"
@@ -26,7 +26,7 @@ def directory() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="sage-"))
     yield made
     for each in ("data", "restored"):
-        embedded_postgres.stop(made / each / "postgres")
+        postgres.stop(made / each / "postgres")
     shutil.rmtree(made)
 
 

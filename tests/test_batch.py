@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from app.records import Policy, Stop, Task, Trajectory, Turn
+from app.base.values import Policy, Stop, Task, Trajectory, Turn
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import sample_of
 from trainer.learning.batch import Sample, pad, plan, samples_of

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import choose_profile
+from app.base.errors import EngineError, InvalidError
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError, InvalidError
 from trainer.engines.servers import engine_process
 from trainer.evaluation.metrics import PolicyMetrics
 from trainer.worlds.recipes import Recipe

@@ -9,10 +9,10 @@ import pytest
 
 from app.apis.bound_parameters import filled
 from app.apis.catalog import BoundParameter, Operation, Parameter
-from app.db import trajectories
+from app.base.errors import HostError
+from app.db import results
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.errors import HostError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger import Ledger
@@ -153,7 +153,7 @@ async def test_a_bound_secret_is_in_no_trajectory(api: ApiApp, project: LedgerPr
         task_id = await project.submit("log in")
         await project.ended(task_id)
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert trajectory.flaw is None, "the policy saw no secret, so its tokens can be trained on"
     assert trajectory.calls[0].arguments == {"user": "iris"}
 

@@ -9,8 +9,8 @@ from app.apis.api_documents import parse_document
 from app.apis.bundle import wanted
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 from tests.document_parts import answer, body, openapi
 
 SOURCE = "http://a.test/api/openapi.json"

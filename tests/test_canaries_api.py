@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from app.db import apis, releases, shadows, tables, trajectories
+from app.base.errors import EngineError
+from app.base.values import Call, Stop
+from app.db import apis, releases, results, shadows, tables
 from app.db.database import Sessions
 from app.db.shadows import ShadowOutcome
-from app.errors import EngineError
-from app.records import Call, Stop
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.canary_project import Project
 from tests.http_server import served
@@ -40,7 +40,7 @@ async def finished(project: Project, *calls: str, score: float | None = None) ->
     made = tuple(Call(seq=seq, turn=0, api=api, arguments={}) for seq, api in enumerate(calls))
     async with project.sessions.begin() as session:
         row = await session.get_one(tables.Task, task_id)
-        await trajectories.save(session, project.id, trajectory_of(row, turn_of(calls=made)))
+        await results.save(session, project.id, trajectory_of(row, turn_of(calls=made)))
     return task_id
 
 

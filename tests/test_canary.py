@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from app.base.errors import ConflictError, EngineError, InvalidError
+from app.base.values import Probe
 from app.db import adapters, releases, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.errors import ConflictError, EngineError, InvalidError
-from app.records import Probe
 from app.release import canary, canary_trial
 from app.release.canary_decision import CanaryAction
 from app.release.promote import Promoter

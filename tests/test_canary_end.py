@@ -7,9 +7,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, update
 
-from app.db import canaries, projects, releases, skills, tables
+from app.db import canaries, releases, skills, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
+from app.projects import store as projects
 from app.release import canary
 from app.release.canary_decision import CanaryAction
 from tests.canary_project import Project, apply_decision, begin, entries, evaluate, open_project

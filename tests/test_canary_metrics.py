@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
-from app.db import canaries, clock, feedback, release_trials, releases
+from app.base.values import BASE, Stop
+from app.db import canaries, feedback, queries, release_trials, releases
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.records import BASE, Stop
 from app.release.canary_decision import CanaryAction, CanaryRules
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
 
@@ -112,7 +112,7 @@ async def test_a_task_is_of_its_scenario_or_of_its_instruction_and_late_scores_d
     [late] = await project.ended(began.id, None, instruction="Count  my MAILS")
     await project.ended((await project.release(1)).id, None, instruction="count my mails")
     async with project.sessions.begin() as session:
-        now = await clock.now(session)
+        now = await queries.now(session)
         await feedback.add(session, late, 0.25)
         await feedback.add(session, late, 0.5)
         active, since = await releases.active(session, project.id), began.created_at

@@ -4,9 +4,10 @@ from uuid import UUID
 
 import pytest
 
-from app.db import canaries, projects, releases, skill_withdrawals, skills, tables
+from app.db import canaries, releases, skill_withdrawals, skills, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState
+from app.projects import store as projects
 from app.skills import lifecycle
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin

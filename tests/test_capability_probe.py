@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import EngineError, SettingError
 from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
 from app.engine.replica import ServerRequirements
-from app.errors import EngineError, SettingError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import COMPLETIONS, Fault, Forward, Reply, answering, faulty_proxy, rewriting, sound, until
 from tests.support.every_row import every_row

@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 
 from app.apis.catalog import App
+from app.base.values import Json
 from app.db import apis
 from app.db.database import Sessions
-from app.records import Json
 from app.release.catalogs import Catalogs
 from app.release.tool_documents import ApiDocument
 from tests.rows import project_row

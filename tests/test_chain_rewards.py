@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from app.records import Stop
+from app.base.values import Stop
 from tests.scored_tasks import at, scored, skill, task_id
 from tests.scripted_engine import block
 from trainer.rewards import ScoredTask, compute_rewards

@@ -9,7 +9,7 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.records import Policy, Stop
+from app.base.values import Policy, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.agent.chat import Chat, Prompt
+from app.base.values import Turn
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.records import Turn
 from tests.scripted_engine import CHATML, END, byte_tokenizer
 
 THOUGHTS_DROPPED = CHATML.replace("message.content", "message.content.split('</think>')[-1]")

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from app.agent.prompt_compact import Compact
+from app.base.errors import EngineError, EngineRefusalError
 from app.base.model_catalog import SEED_DIR
 from app.engine.hosted.client import OpenAiChatModel
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.errors import EngineError, EngineRefusalError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from tests.trajectory_samples import sample_of

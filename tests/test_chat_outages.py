@@ -8,8 +8,8 @@ import openai
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from app.base.errors import DatabaseError
 from app.db.tables import TaskState
-from app.errors import DatabaseError
 from tests.approving import WRITE, ApprovingProject
 from tests.chats import ANSWER, HELLO, all_tasks, asked, connected, ended_as
 from tests.failing_table import failing_table

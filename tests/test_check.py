@@ -3,7 +3,7 @@
 import pytest
 
 from app.agent.score import score
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits

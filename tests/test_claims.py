@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, calls, shadows, tables, task_claims, task_queue, turns
+from app.base.errors import ConflictError
+from app.base.values import Call, Stop
+from app.db import approvals, calls, lease, shadows, tables, task_queue, turns
 from app.db.database import Sessions
 from app.db.lease import new_claim
 from app.db.tables import TaskState
-from app.errors import ConflictError
-from app.project.approval import ApprovalRequest
-from app.records import Call, Stop
+from app.projects.settings import ApprovalRequest
 from app.security.shown_call import ShownCall
 from tests.rows import LEASE, project_row, task_row, turn_of
 
@@ -26,11 +26,11 @@ WRITES: dict[str, Write] = {
     "turns.begin": lambda session, task, claim: turns.begin(session, task.id, claim, 0, turn_of()),
     "turns.end": lambda session, task, claim: turns.end(session, task.id, claim, 0, turn_of()),
     "calls.begin": lambda session, task, claim: calls.begin(session, task.id, claim, CALL, repeatable=False),
-    "suspend": lambda session, task, claim: task_claims.suspend(session, task.id, claim),
+    "suspend": lambda session, task, claim: lease.suspend(session, task.id, claim),
     "approval": lambda session, task, claim: approvals.request(session, task, claim, WANTED, ShownCall({})),
     "mark_alone": lambda session, task, claim: task_queue.mark_alone(session, task.id, claim),
-    "hold": lambda session, task, claim: task_claims.hold(session, task.id, claim),
-    "hold_for": lambda session, task, claim: task_claims.hold_for(session, task.id, claim, 1),
+    "hold": lambda session, task, claim: lease.hold(session, task.id, claim),
+    "hold_for": lambda session, task, claim: lease.hold_for(session, task.id, claim, 1),
 }
 
 

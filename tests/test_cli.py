@@ -10,13 +10,14 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import NullPool, create_engine, text
 
+from app.base.encryption import KeyRing
+from app.base.files import write_admin_key
+from app.base.settings import Settings
 from app.cli import main
-from app.db import keys, projects, secrets, sign_ins
 from app.db.database import open_database
 from app.db.migrate import migrate
-from app.security.admin_key_file import write_admin_key
-from app.security.encryption import KeyRing
-from app.settings import Settings
+from app.projects import keys, secrets
+from app.projects import store as projects
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer
 from tests.support.every_row import every_row
@@ -157,7 +158,7 @@ async def test_a_link_to_the_console_is_printed_for_the_admin_key_of_the_data_di
         address, link = out.strip().split("?link=")
         assert address == "http://127.0.0.1:8123/console/sign-in"
         async with database.sessions.begin() as session:
-            found, _ = await sign_ins.key_of_link(session, link) or (None, None)
+            found, _ = await keys.key_of_link(session, link) or (None, None)
             assert found is not None
             assert found.id == key.id
 

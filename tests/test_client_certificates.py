@@ -21,7 +21,7 @@ from app.apis.api_documents import parse_document
 from app.apis.authentication import CERTIFICATE, Authentication
 from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials
-from app.errors import SettingError
+from app.base.errors import SettingError
 from app.gateway.certificate_transport import CertificateTransport
 from app.gateway.certificates import Certificates
 from app.gateway.gateway import Gateway

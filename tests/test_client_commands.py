@@ -11,16 +11,17 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import update
 
+from app.base.files import noted_place, write_admin_key
 from app.cli import main
 from app.client.approval_commands import APPROVAL_STATES
-from app.client.key_commands import KEY_SCOPES
 from app.client.skill_commands import SKILL_STATES
 from app.client.task_commands import TASK_STATES
-from app.db import keys, releases, skills, tables
+from app.db import releases, skills, tables
 from app.db.database import Sessions
-from app.db.keys import Scope
 from app.db.tables import TaskState
-from app.security.admin_key_file import noted_place, write_admin_key
+from app.projects import keys
+from app.projects.commands import KEY_SCOPES
+from app.projects.keys import Scope
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.ledger import Ledger

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from sqlalchemy import make_url
 
 from app.base.model_catalog import SEED_DIR
-from app.settings import Settings
+from app.base.settings import Settings
 from tests.compose_file import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
 from tests.processes import free_ports
 

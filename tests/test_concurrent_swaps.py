@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import AdapterError, EngineError
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
-from app.errors import AdapterError, EngineError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import (
     COMPLETIONS,

@@ -1,6 +1,6 @@
 """Where charts draw their numbers, worked out by hand."""
 
-from app.console.charts import Axis, Mark, Point, Series, line_chart, number_axis, percent_axis
+from app.web.charts import Axis, Mark, Point, Series, line_chart, number_axis, percent_axis
 
 _X = Axis(0.0, 10.0, ((0.0, "0"), (5.0, "5"), (10.0, "10")))
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, events, releases, skills, tables
+from app.db import queries, releases, results, skills, tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
 from app.release import canary
@@ -66,7 +66,7 @@ async def test_the_page_of_an_api_leads_to_its_calls_that_failed_in_tasks(api: A
 async def _call(session: AsyncSession, project_id: UUID, name: str, error: str | None) -> UUID:
     task = await task_row(session, project_id)
     data: dict[str, Any] = {"turn": 3, "seq": 0, "api": name, "arguments": {}, "skill": None, "error": error}
-    await events.append(session, task.id, "call", data)
+    await results.append(session, task.id, "call", data)
     return task.id
 
 
@@ -132,7 +132,7 @@ async def test_what_a_skill_is_worth_is_downloaded(api: ApiApp) -> None:
 
 async def test_the_first_page_leads_to_all_that_needs_a_person(api: ApiApp) -> None:
     async with api.sessions.begin() as session:
-        later = await clock.now(session) + timedelta(hours=1)
+        later = await queries.now(session) + timedelta(hours=1)
         for number in range(7):
             task = await task_row(session, api.demo.id)
             call: dict[str, Any] = {"seq": 0, "turn": 0, "api": "cups.break_cup", "arguments": {}, "digest": ""}

@@ -7,10 +7,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from app.db import sign_ins
+from app.base.values import Json
 from app.db.database import Sessions
-from app.db.keys import by_secret
-from app.records import Json
+from app.projects import keys
+from app.projects.keys import by_secret
 from tests.api_app import ApiApp, asgi_client, open_api_app
 from tests.tenant_rows import fill
 
@@ -48,7 +48,7 @@ async def test_every_link_of_an_answer_is_a_page_of_the_same_key(api: ApiApp, sc
     async with api.sessions.begin() as session:
         found = await by_secret(session, headers["Authorization"].removeprefix("Bearer "))
         assert found is not None
-        cookie = {"Cookie": f"sage_console={await sign_ins.begin(session, found[0].id)}"}
+        cookie = {"Cookie": f"sage_console={await keys.begin(session, found[0].id)}"}
     links = set[str]()
     for address, params in _reads(api, ids):
         answer = await api.client.get(address, params=params, headers=headers)

@@ -7,9 +7,10 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from app.console.session import csrf_token
-from app.db import keys, projects, sign_ins
 from app.db.database import Sessions
+from app.projects import keys
+from app.projects import store as projects
+from app.web.pages import csrf_token
 from tests.api_app import ApiApp, asgi_client, open_api_app
 
 _OPEN = {"/console/sign-in", "/console/static/{digest:str}/{name:str}"}
@@ -44,7 +45,7 @@ async def _session(api: ApiApp, *scopes: str, project_id: UUID | None = None) ->
     """The cookie of a new session, and the token of its forms."""
     async with api.sessions.begin() as session:
         key, _ = await keys.create(session, "ann", scopes, project_id)
-        secret = await sign_ins.begin(session, key.id)
+        secret = await keys.begin(session, key.id)
     return {"Cookie": f"sage_console={secret}"}, csrf_token(secret)
 
 

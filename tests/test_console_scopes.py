@@ -6,16 +6,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import (
-    api_credentials,
-    apis,
-    datasets,
-    evaluations,
-    releases,
-    skills,
-    tables,
-    task_queue,
-)
+from app.db import api_credentials, apis, datasets, evaluations, releases, skills, tables, task_queue
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.release import manifest

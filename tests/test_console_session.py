@@ -7,9 +7,10 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from app.db import keys, sign_ins, tables
-from app.db.clock import from_now
+from app.db import tables
 from app.db.database import Sessions
+from app.db.queries import from_now
+from app.projects import keys
 from tests.api_app import ApiApp, asgi_client, open_api_app
 
 
@@ -147,7 +148,7 @@ async def test_another_site_cannot_sign_anyone_in(api: ApiApp, browser: httpx.As
 async def test_a_link_signs_in_once_and_not_by_being_fetched(api: ApiApp, browser: httpx.AsyncClient) -> None:
     async with api.sessions.begin() as session:
         key, _ = await keys.create(session, "first", ["admin"])
-        link = await sign_ins.offer_link(session, key.id)
+        link = await keys.offer_link(session, key.id)
     for _ in range(2):
         shown = await browser.get("/console/sign-in", params={"link": link})
         assert "Sign in as first" in shown.text
@@ -169,7 +170,7 @@ async def test_only_hashes_of_sessions_and_links_are_stored(api: ApiApp, browser
     await _sign_in(browser, await _key(api, "tasks"))
     async with api.sessions.begin() as session:
         key, _ = await keys.create(session, "first", ["admin"])
-        link = await sign_ins.offer_link(session, key.id)
+        link = await keys.offer_link(session, key.id)
         stored = (await session.scalars(select(tables.SignIn.hash))).all()
     assert len(stored) == 2
     assert not {link, browser.cookies["sage_console"]} & set(stored)

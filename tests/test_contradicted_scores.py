@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import feedback, scores
+from app.base.values import ScoreSource
+from app.db import feedback, results
 from app.db.database import Sessions
-from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app
 from tests.test_task_verifier import end_task
 
@@ -26,7 +26,7 @@ async def scored(api: ApiApp, given: str) -> UUID:
             if name == "person":
                 await feedback.add(session, task_id, float(value))
             else:
-                await scores.give(session, task_id, float(value), ScoreSource(name))
+                await results.give(session, task_id, float(value), ScoreSource(name))
     return task_id
 
 

@@ -10,8 +10,8 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from app.base.errors import GgufError
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.errors import GgufError
 from app.machine.gguf import Origin, convert, to_bfloat16
 from tests.tiny_gguf import write_gguf
 

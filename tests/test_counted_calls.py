@@ -2,8 +2,10 @@
 
 import pytest
 
-from app.db import projects, quotas, usage
-from app.project.project_settings import Limits
+from app.db import quotas
+from app.projects import store as projects
+from app.projects import usage
+from app.projects.settings import Limits
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
 from tests.test_shadow import DONE, READ, ask, propose, served, shadowed

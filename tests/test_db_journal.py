@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, tables, task_queue, trajectories, turns
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Call
+from app.db import calls, results, tables, task_queue, turns
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.errors import ConflictError, NotFoundError
-from app.records import Call
 from tests.rows import LEASE, claimed_task, trajectory_of, turn_of
 
 CALL = Call(seq=0, turn=0, api="mail.send", arguments={"to": "iris", "n": 1.0})
@@ -19,12 +19,12 @@ CALL = Call(seq=0, turn=0, api="mail.send", arguments={"to": "iris", "n": 1.0})
 
 async def test_events_are_numbered_from_one_and_read_from_any_number(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    assert [await events.append(session, task.id, kind, {}) for kind in ("turn", "call", "done")] == [1, 2, 3]
-    assert [(each.seq, each.kind) for each in await events.after(session, task.id, 1)] == [
+    assert [await results.append(session, task.id, kind, {}) for kind in ("turn", "call", "done")] == [1, 2, 3]
+    assert [(each.seq, each.kind) for each in await results.after(session, task.id, 1)] == [
         (2, "call"),
         (3, "done"),
     ]
-    assert [each.seq for each in await events.after(session, task.id, 0, limit=2)] == [1, 2]
+    assert [each.seq for each in await results.after(session, task.id, 0, limit=2)] == [1, 2]
 
 
 async def test_events_appended_concurrently_are_numbered_without_a_gap(committed: Sessions) -> None:
@@ -33,7 +33,7 @@ async def test_events_appended_concurrently_are_numbered_without_a_gap(committed
 
     async def append() -> int:
         async with committed.begin() as session:
-            return await events.append(session, task.id, "turn", {})
+            return await results.append(session, task.id, "turn", {})
 
     assert sorted(await asyncio.gather(*(append() for _ in range(12)))) == list(range(1, 13))
 
@@ -42,19 +42,19 @@ async def test_events_become_visible_in_the_order_of_their_numbers(committed: Se
     async with committed.begin() as session:
         task = await claimed_task(session)
     async with committed.begin() as slow:
-        await events.append(slow, task.id, "first", {})
+        await results.append(slow, task.id, "first", {})
 
         async def overtake() -> None:
             async with committed.begin() as quick:
-                await events.append(quick, task.id, "second", {})
+                await results.append(quick, task.id, "second", {})
 
         overtaking = asyncio.create_task(overtake())
         await asyncio.sleep(0.1)
         async with committed() as reader:
-            assert await events.after(reader, task.id) == []
+            assert await results.after(reader, task.id) == []
     await overtaking
     async with committed() as reader:
-        assert [each.kind for each in await events.after(reader, task.id)] == ["first", "second"]
+        assert [each.kind for each in await results.after(reader, task.id)] == ["first", "second"]
 
 
 async def test_a_turn_is_recorded_before_and_after_its_code_runs(session: AsyncSession) -> None:
@@ -144,11 +144,11 @@ async def test_the_end_of_a_task_deletes_its_own_journal_only(
 async def test_a_trajectory_is_read_as_it_was_saved_and_replaced_when_saved_again(session: AsyncSession) -> None:
     task = await claimed_task(session)
     with pytest.raises(NotFoundError, match="has no trajectory"):
-        await trajectories.of_task(session, task.id)
-    await trajectories.save(session, task.project_id, trajectory_of(task))
+        await results.of_task(session, task.id)
+    await results.save(session, task.project_id, trajectory_of(task))
     whole = trajectory_of(task, turn_of(calls=(CALL,)))
-    await trajectories.save(session, task.project_id, whole)
-    assert await trajectories.of_task(session, task.id) == whole
+    await results.save(session, task.project_id, whole)
+    assert await results.of_task(session, task.id) == whole
 
 
 async def test_values_that_msgpack_cannot_encode_are_replaced_and_the_record_is_kept(
@@ -156,6 +156,6 @@ async def test_values_that_msgpack_cannot_encode_are_replaced_and_the_record_is_
 ) -> None:
     task = await claimed_task(session)
     odd = Call(seq=0, turn=0, api="mail.send", arguments={"n": 2**99}, result="half \ud800")
-    await trajectories.save(session, task.project_id, trajectory_of(task, turn_of(calls=(odd,))))
-    [stored] = (await trajectories.of_task(session, task.id)).calls
+    await results.save(session, task.project_id, trajectory_of(task, turn_of(calls=(odd,))))
+    [stored] = (await results.of_task(session, task.id)).calls
     assert (stored.arguments, stored.result) == ({"n": str(2**99)}, "half \ufffd")

@@ -5,10 +5,10 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Stop, Use
 from app.db import feedback, offers, skill_uses, skills, tables, task_queue
 from app.db.skill_uses import SkillStats
 from app.db.tables import TaskState
-from app.records import Stop, Use
 from tests.rows import LEASE, new_skill, offer_of, project_row, task_row, trajectory_of, turn_of
 
 

@@ -7,24 +7,14 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import (
-    apis,
-    events,
-    feedback,
-    keys,
-    offers,
-    projects,
-    releases,
-    skills,
-    tables,
-    task_queue,
-    trajectories,
-)
+from app.base.errors import ConflictError, InvalidError, NotFoundError
+from app.base.values import Stop
+from app.db import apis, feedback, offers, releases, results, skills, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
-from app.errors import ConflictError, InvalidError, NotFoundError
-from app.records import Stop
+from app.projects import keys
+from app.projects import store as projects
 from tests.rows import claimed_task, new_skill, offer_of, project_row, task_row, trajectory_of
 
 
@@ -59,8 +49,8 @@ async def test_deleting_a_project_deletes_everything_in_it(committed: Sessions) 
         skill = await skills.add(session, task.project_id, new_skill(task_id=task.id))
         skill.release_id = task.release_id
         await offers.record(session, task.id, [offer_of(skill)])
-        await events.append(session, task.id, "turn", {})
-        await trajectories.save(session, task.project_id, trajectory_of(task))
+        await results.append(session, task.id, "turn", {})
+        await results.save(session, task.project_id, trajectory_of(task))
         await keys.create(session, "k", ["tasks"], task.project_id)
     async with committed.begin() as session:
         await projects.delete(session, task.project_id)

@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import adapters, evaluations, notifications, releases, runs, tables
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Probe, ProbePoint
+from app.db import adapters, evaluations, notify, releases, runs, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.tables import ReleaseState
-from app.errors import ConflictError, NotFoundError
-from app.records import Probe, ProbePoint
 from app.run_settings import RunSettings
 from tests.rows import project_row
 
@@ -124,7 +124,7 @@ async def test_servers_are_notified_of_a_release_when_it_is_committed(
 ) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {notifications.RELEASES}")
+        await listener.execute(f"LISTEN {notify.RELEASES}")
         async with committed.begin() as session:
             release = await candidate(session)
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import notifications, run_queue, runs
+from app.base.errors import ConflictError, NotFoundError
+from app.db import notify, run_queue, runs
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.errors import ConflictError, NotFoundError
 from app.run_settings import RunKind, read_settings
 from tests.queued_runs import EXPIRED, SFT, held, queued
 from tests.rows import LEASE, project_row
@@ -199,7 +199,7 @@ async def test_runs_are_listed_newest_first_by_page_and_state(session: AsyncSess
 async def test_followers_of_a_run_are_notified_of_each_change(committed: Sessions, database_url: str) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {notifications.RUNS}")
+        await listener.execute(f"LISTEN {notify.RUNS}")
         async with committed.begin() as session:
             run = await queued(session)
         for change in (

@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, run_queue, runs, schedules, scores, tables, task_queue
-from app.db.clock import from_now
+from app.base.errors import InvalidError, NotFoundError
+from app.base.values import ScoreSource
+from app.db import releases, results, run_queue, runs, schedules, tables, task_queue
 from app.db.database import Sessions
+from app.db.queries import from_now
 from app.db.schedules import NewSchedule
 from app.db.tables import ReleaseState, RunState, TaskState
-from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings, read_settings
-from app.score_source import ScoreSource
 from tests.rows import LEASE, project_row, task_row
 from trainer.worker.launcher import fire_schedules
 
@@ -35,7 +35,7 @@ async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> N
 async def judged_tasks(session: AsyncSession, project_id: UUID, count: int) -> list[UUID]:
     rows = [await task_row(session, project_id) for _ in range(count)]
     for row in rows:
-        await scores.give(session, row.id, 1.0, ScoreSource.JUDGE, judged_by="wise")
+        await results.give(session, row.id, 1.0, ScoreSource.JUDGE, judged_by="wise")
     return [row.id for row in rows]
 
 
@@ -97,7 +97,7 @@ async def test_what_only_a_judge_scored_lets_no_schedule_fire(session: AsyncSess
     judged = await judged_tasks(session, project.id, 5)
     assert await schedules.tick(session) == []
     for task_id in judged[:3]:
-        await scores.give(session, task_id, 0.0, ScoreSource.PERSON)
+        await results.give(session, task_id, 0.0, ScoreSource.PERSON)
     assert len(await schedules.tick(session)) == 1
 
 

@@ -6,11 +6,12 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, skill_moves, skills, tables
+from app.base.errors import ConflictError, NotFoundError
+from app.db import skill_moves, skills, tables
 from app.db.database import Sessions
 from app.db.skills import SkillFilter
 from app.db.tables import SkillState
-from app.errors import ConflictError, NotFoundError
+from app.projects import store as projects
 from tests.rows import new_skill, project_row, task_row
 
 QUARANTINED, PROBATION, ACTIVE, SUPERSEDED, RETIRED, DELETED = SkillState

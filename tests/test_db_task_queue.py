@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import notifications, runners, suspects, tables, task_claims, task_queue, tasks
+from app.base.errors import ConflictError
+from app.base.values import Stop
+from app.db import lease, notify, runners, suspects, tables, task_queue, tasks
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
-from app.errors import ConflictError
-from app.records import Stop
 from tests.rows import LEASE, claimed_task, project_row, runner_report, task_row
 
 DONE = TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED, answer=7, turns=2, generated_tokens=31, calls=4)
@@ -226,7 +226,7 @@ async def test_a_runner_that_lost_its_task_can_neither_finish_nor_extend_it(sess
     assert await task_queue.extend(session, {task.id: "slow"}, LEASE) == {}
     assert await task_queue.finish(session, task.id, "slow", DONE) is False
     with pytest.raises(ConflictError, match="no longer held by slow"):
-        await task_claims.hold(session, task.id, "slow")
+        await lease.hold(session, task.id, "slow")
     assert (await tasks.get(session, task.id)).state is TaskState.RUNNING
     assert await task_queue.finish(session, task.id, "quick", DONE) is True
 
@@ -236,7 +236,7 @@ async def test_a_held_task_cannot_be_claimed_even_if_its_lease_expires(committed
         task = await task_row(session, (await project_row(session)).id)
         await task_queue.claim(session, "me", EXPIRED)
     async with committed.begin() as mine:
-        await task_claims.hold(mine, task.id, "me")
+        await lease.hold(mine, task.id, "me")
         async with committed.begin() as other:
             assert await task_queue.claim(other, "another", LEASE) is None
     async with committed.begin() as other:
@@ -272,9 +272,9 @@ async def test_a_task_that_is_handed_back_can_be_claimed_at_once_as_another_atte
 async def test_runners_are_notified_of_a_task_when_it_is_committed(committed: Sessions, database_url: str) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {notifications.TASKS}")
+        await listener.execute(f"LISTEN {notify.TASKS}")
         async with committed.begin() as session:
             await task_row(session, (await project_row(session)).id)
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []
         notified = [notice.channel async for notice in listener.notifies(timeout=60, stop_after=1)]
-    assert notified == [notifications.TASKS]
+    assert notified == [notify.TASKS]

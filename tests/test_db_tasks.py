@@ -7,13 +7,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, task_queue, tasks, turns
+from app.base.errors import ConflictError, InvalidError, NotFoundError
+from app.base.values import Call, Stop
+from app.db import calls, results, task_queue, tasks, turns
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
 from app.db.tasks import NewTask, TaskFilter
-from app.errors import ConflictError, InvalidError, NotFoundError
-from app.records import Call, Stop
 from tests.rows import LEASE, project_row, task_row, turn_of
 
 KEYED = NewTask(instruction="say hello", idempotency_key="k", request_digest="d1")
@@ -164,7 +164,7 @@ async def test_a_task_that_is_cancelled_between_runners_keeps_no_secret_in_its_e
     task = await task_row(session, (await project_row(session)).id)
     await task_queue.claim(session, "me", LEASE)
     text = "log_in(password='guessed-4711')\nlog_in(password='guessed-4712')"
-    await turns.begin(session, task.id, "me", 0, turn_of(text), [events.NewEvent("turn", {"text": text})])
+    await turns.begin(session, task.id, "me", 0, turn_of(text), [results.NewEvent("turn", {"text": text})])
     for seq, guess in enumerate(("guessed-4711", "guessed-4712")):
         call = Call(
             seq=seq, turn=0, api="vault.log_in", arguments={"password": guess}, error="ApiError: it is wrong"
@@ -173,7 +173,7 @@ async def test_a_task_that_is_cancelled_between_runners_keeps_no_secret_in_its_e
     await calls.end(session, task.id, call)
     await task_queue.hand_back(session, "me")
     await tasks.request_cancel(session, task.id)
-    [event] = await events.after(session, task.id)
+    [event] = await results.after(session, task.id)
     assert event.data == {"text": "log_in(password='***')\nlog_in(password='***')"}
 
 

@@ -10,8 +10,8 @@ from app.apis.api_documents import encode
 from app.apis.catalog import Catalog
 from app.apis.mcp_document import MCP
 from app.apis.signature import signature
-from app.errors import HostError
-from app.records import Json, Stop
+from app.base.errors import HostError
+from app.base.values import Json, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.raw_server import http_answer
 from tests.rollout_bench import DONE, Bench

@@ -9,10 +9,11 @@ import pytest
 import uvicorn
 
 from app.apis.api_documents import parse_document
-from app.db import apis, manifests, projects, releases, task_queue
+from app.base.errors import ApiDocumentError
+from app.db import apis, manifests, releases, task_queue
 from app.db.database import Sessions
-from app.errors import ApiDocumentError
 from app.machine.up import PROJECT, first_task, register_demo
+from app.projects import store as projects
 from app.release import manifest, tool_documents
 from tests.rows import LEASE, task_row
 from trainer.worlds.office.apps import APP_NAMES

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from app.base.settings import Settings
 from app.db import run_queue, runs, tables
 from app.db.database import Sessions
 from app.db.tables import RunState
 from app.engine.adapter_files import WEIGHTS
-from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.run import train

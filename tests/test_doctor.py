@@ -8,26 +8,16 @@ import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.db import (
-    api_trials,
-    apis,
-    embedded_postgres,
-    environments,
-    hosted_models,
-    releases,
-    runners,
-    schedules,
-    secrets,
-    tables,
-)
-from app.db.clock import from_now
+from app.base.plugin_options import EnvironmentInfo
+from app.base.settings import Settings
+from app.db import api_trials, apis, environments, hosted_models, postgres, releases, runners, schedules, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
+from app.db.queries import from_now
 from app.db.tables import TrialState
 from app.machine.doctor import check_trials, examine, skew_finding
 from app.machine.local_database import lock_data_dir, noted_settings
-from app.plugins.installed_environments import EnvironmentInfo
-from app.settings import Settings
+from app.projects import secrets
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
 from tests.rows import project_row, runner_report
@@ -273,8 +263,8 @@ async def test_without_urls_and_sage_up_it_says_what_to_start(patient: Patient) 
 
 async def test_the_database_of_a_stopped_server_is_examined(patient: Patient, data_dir: Path) -> None:
     directory = data_dir / "postgres"
-    migrate(embedded_postgres.start(directory))
-    embedded_postgres.stop(directory)
+    migrate(postgres.start(directory))
+    postgres.stop(directory)
     code, found = await patient.examined(DATABASE_URL="", ENGINE_URLS="", SAGE_DATA_DIR=str(data_dir))
     assert (code, found["services"].partition(":")[0]) == (1, "fault")
     assert found["database"].startswith("ok: PostgreSQL")

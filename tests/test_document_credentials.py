@@ -12,8 +12,8 @@ import pytest
 from app.apis.api_documents import download
 from app.apis.authentication import Authentication
 from app.apis.credentials import bearer
+from app.base.errors import ApiDocumentError
 from app.db.database import Sessions
-from app.errors import ApiDocumentError
 from app.gateway.http_client import open_client
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.secured_service import SecuredService

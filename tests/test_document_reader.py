@@ -11,7 +11,7 @@ import pytest
 
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
-from app.errors import ApiDocumentError, InvalidError
+from app.base.errors import ApiDocumentError, InvalidError
 from tests.document_parts import openapi, query
 
 DOCUMENT = json.dumps(

@@ -7,8 +7,8 @@ import pytest
 
 from app.apis.double.model import Model, read_model
 from app.apis.double.service import Double
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 from tests.double_documents import DESK, answer, body, document, path, query
 from tests.support.every_row import every_row
 

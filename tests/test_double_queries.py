@@ -11,7 +11,7 @@ from app.apis.catalog import Operation
 from app.apis.double.model import read_model
 from app.apis.double.service import Answer, Double
 from app.apis.pagination import next_page
-from app.records import Json
+from app.base.values import Json
 from tests.double_documents import answer, document, query
 from tests.support.every_row import every_row
 

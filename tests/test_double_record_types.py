@@ -12,7 +12,7 @@ from app.apis.double.record_types import is_word, sample_key
 from app.apis.double.samples import Sample, sampled
 from app.apis.double.service import Double
 from app.apis.double.shapes import fields_of
-from app.records import Json
+from app.base.values import Json
 from tests.double_documents import answer, document
 from tests.practice_documents import LOCKER, LOCKER_SAMPLES, VAULT, VAULT_SAMPLES
 from tests.support.every_row import every_row

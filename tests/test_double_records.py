@@ -6,7 +6,7 @@ import pytest
 
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.shapes import Fits
-from app.records import Json
+from app.base.values import Json
 from tests.support.every_row import every_row
 
 

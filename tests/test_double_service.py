@@ -9,7 +9,7 @@ import pytest
 from app.apis.double.model import read_model
 from app.apis.double.service import Answer, Double
 from app.apis.double.state import changes
-from app.records import Json
+from app.base.values import Json
 from tests.double_documents import DESK
 from tests.support.every_row import every_row
 

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from app.db import calls, retention, tasks, trajectories, turns
+from app.base.values import Call, Json, ScoreSource, Stop
+from app.db import calls, results, tasks, turns
 from app.db.database import Sessions
 from app.db.tables import RetentionKind
-from app.records import Call, Json, Stop
-from app.score_source import ScoreSource
+from app.tasks import retention
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page
 from tests.http_server import served
@@ -89,7 +89,7 @@ async def test_a_task_goes_on_once_its_call_in_doubt_is_settled(
     assert [each["detail"]["arrived"] for each in audit] == [settlement["arrived"]]
     async with demo.project.sessions() as session:
         assert (await turns.of_task(session, task_id), await calls.of_task(session, task_id)) == ([], [])
-        assert len((await trajectories.of_task(session, task_id)).calls) == 1
+        assert len((await results.of_task(session, task_id)).calls) == 1
 
 
 async def test_a_call_in_doubt_is_settled_by_a_command(demo: ApprovingProject) -> None:
@@ -173,7 +173,7 @@ async def _writes(ledger: Ledger, count: int) -> None:
 
 async def _lost(sessions: Sessions, task_id: UUID) -> list[Call]:
     async with sessions() as session:
-        made = (await trajectories.of_task(session, task_id)).calls
+        made = (await results.of_task(session, task_id)).calls
     return [call for call in made if (call.error or "").startswith("InDoubt: ")]
 
 

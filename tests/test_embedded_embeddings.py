@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.client import HttpEmbedder, HttpEngine
-from app.errors import EngineError, EngineRefusalError
 from app.model_server.embeddings import EmbeddingModel
 from tests.engine_process import engine_process
 from tests.tiny_model import make_model_dir

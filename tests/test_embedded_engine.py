@@ -10,10 +10,10 @@ import httpx
 import msgspec
 import pytest
 
+from app.base.errors import EngineRefusalError
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineRefusalError
 from tests.engine_process import engine_process
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import MAX_LENGTH, make_model_dir

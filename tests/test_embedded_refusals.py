@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from app.base.errors import ModelError
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import ModelError
 from app.model_server.decoder import Decoder, load_model
 from tests.engine_process import engine_command, engine_process
 from tests.support.every_row import every_row

@@ -7,14 +7,16 @@ import msgspec
 import pytest
 from sqlalchemy import NullPool, create_engine, select, text
 
-from app.db import apis, calls, projects, secrets, tables, turns, webhooks
+from app.base.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
+from app.base.errors import InvalidError, SettingError
+from app.base.settings import Settings
+from app.base.values import Call
+from app.db import apis, calls, tables, turns
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate
-from app.errors import InvalidError, SettingError
-from app.records import Call
-from app.security.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
-from app.settings import Settings
+from app.projects import secrets, webhooks
+from app.projects import store as projects
 from tests.rows import claimed_task, turn_of
 from tests.test_secrets_stay_secret import dump
 from tests.webhook_receiver import SECRET

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import SettingError, StorageError
-from app.security.encryption import KEY_FILE, KeyRing, key_id_of, new_key, write_key_file
-from app.settings import Settings
+from app.base.encryption import KEY_FILE, KeyRing, key_id_of, new_key, write_key_file
+from app.base.errors import SettingError, StorageError
+from app.base.settings import Settings
 
 OLD, NEW = "o" * 32, "n" * 32
 

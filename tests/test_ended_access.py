@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import keys, sign_ins
 from app.db.database import Sessions
+from app.projects import keys
 from tests.api_app import ApiApp, open_api_app
 from tests.chats import HELLO
 from tests.http_server import served
@@ -51,7 +51,7 @@ async def test_the_stream_of_a_run_ends_with_its_key(api: ApiApp, console: bool)
     async with api.sessions.begin() as session:
         run = await queued(session, api.demo.id)
         key, secret = await keys.create(session, "leaked", ["admin"])
-        visit = await sign_ins.begin(session, key.id)
+        visit = await keys.begin(session, key.id)
     async with served(api) as client:
         named = f"sage_console_{client.base_url.port}={visit}"
         headers = {"Cookie": named} if console else {"Authorization": f"Bearer {secret}"}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from app.base.errors import ModelError
 from app.engine.protocol import Sampling
-from app.errors import ModelError
 from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.generation import Generation, GenerationChunk

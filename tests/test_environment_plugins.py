@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from app.base import plugins
+from app.base.errors import InvalidError
+from app.base.settings import Settings
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.errors import InvalidError
-from app.plugins import registry
-from app.settings import Settings
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import GROUP, open_environment
@@ -48,7 +48,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_environment_is_found_by_its_name_and_unknown_names_list_it() -> None:
-    assert registry.names(GROUP) == ["counting", "crud", "exam", "gym", "office", "practice", "strangers"]
+    assert plugins.names(GROUP) == ["counting", "crud", "exam", "gym", "office", "practice", "strangers"]
     assert len(open_environment("counting?tasks=5").scenarios("test", 1, 0)[0].tasks) == 5
     with pytest.raises(
         InvalidError, match="has no 'shop', it has counting, crud, exam, gym, office, practice, strangers"

@@ -8,12 +8,11 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import text, update
 
+from app.base.plugin_options import EnvironmentInfo, options_schema
 from app.cli import main
 from app.db import environments, tables
-from app.db.clock import from_now
 from app.db.database import Sessions
-from app.plugins.installed_environments import EnvironmentInfo
-from app.plugins.plugin_options import options_schema
+from app.db.queries import from_now
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from trainer.worker.launcher import EnvironmentReport

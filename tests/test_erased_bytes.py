@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.db import embedded_postgres
+from app.db import postgres
 from tests.test_local_database import data_dir as data_dir  # a fixture
 
 MARK = "erased-7f3a91"
@@ -38,7 +38,7 @@ def holding(directory: Path) -> set[str]:
 @pytest.mark.slow
 def test_erased_rows_stay_in_pages_and_in_the_log_until_the_statements_of_the_manual(data_dir: Path) -> None:
     directory = data_dir / "postgres"
-    url = embedded_postgres.start(directory).replace("+psycopg", "")
+    url = postgres.start(directory).replace("+psycopg", "")
     erase = [
         "CREATE TABLE task (id int, said text)",
         "INSERT INTO task SELECT n, 'other' FROM generate_series(1, 20) n",

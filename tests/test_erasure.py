@@ -7,26 +7,14 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, select, update
 
-from app.db import (
-    audit,
-    clock,
-    erasure,
-    events,
-    feedback,
-    learning,
-    offers,
-    releases,
-    runs,
-    skill_evidence,
-    skills,
-    tables,
-    trajectories,
-)
+from app.base.errors import ConflictError
+from app.db import feedback, learning, offers, queries, releases, results, runs, skill_evidence, skills, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState, TaskState
 from app.db.training_data import window
-from app.errors import ConflictError
+from app.projects import audit
 from app.run_settings import RunKind, RunSettings
+from app.tasks import retention
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.lock_waits import waits_for_a_lock
@@ -49,8 +37,8 @@ async def _ended(api: ApiApp, principal: str = "ann", **submission: object) -> U
         task = await session.get_one(tables.Task, task_id)
         skill = await skills.add(session, task.project_id, new_skill(f"greet_{task_id.hex[:6]}", task_id=task_id))
         await offers.record(session, task_id, [offer_of(skill)])
-        await trajectories.save(session, task.project_id, trajectory_of(task, turn_of()))
-        await events.append(session, task_id, "done", {})
+        await results.save(session, task.project_id, trajectory_of(task, turn_of()))
+        await results.append(session, task_id, "done", {})
         about = {"project_id": task.project_id, "task_id": task_id}
         session.add(tables.WebhookDelivery(event="task.done", body=WORDS, **about))
         call = {"seq": 1, "turn": 1, "api": "mail.send_mail", "arguments": {"text": WORDS}, "digest": ""}
@@ -238,11 +226,11 @@ async def test_an_erasure_waits_for_a_run_that_is_about_to_learn(api: ApiApp) ->
 async def test_an_erasure_that_is_interrupted_erases_whole_tasks_only(api: ApiApp) -> None:
     first, second = sorted([await _ended(api), await _ended(api)])
     async with api.sessions.begin() as session:
-        which = erasure.of_principal(api.demo.id, "ann", await clock.now(session))
+        which = retention.of_principal(api.demo.id, "ann", await queries.now(session))
     async with api.sessions.begin() as session:
-        assert (await erasure.erase_some(session, api.demo.id, which, "key test", 1)).tasks == 1
+        assert (await retention.erase_some(session, api.demo.id, which, "key test", 1)).tasks == 1
     async with api.sessions() as session:
-        assert (await erasure.erase_some(session, api.demo.id, which, "key test", 1)).tasks == 1
+        assert (await retention.erase_some(session, api.demo.id, which, "key test", 1)).tasks == 1
         await session.rollback()
     assert await _rows_of(api, first) == {}
     assert "trajectories" in await _rows_of(api, second)

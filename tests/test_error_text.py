@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from app import errors
+from app.base import errors
 from app.client.words import readable_error
 from tests.rest_reference import openapi_document
 from tests.support.every_row import every_row

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 import torch
 
+from app.base.errors import EngineError
+from app.base.settings import Settings
 from app.db import exams, skill_moves, skills
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError
-from app.settings import Settings
 from tests.counting_environment import counting
 from tests.rows import new_skill
 from tests.scripted_engine import ScriptedEngine, block

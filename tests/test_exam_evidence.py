@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from app.records import Json
+from app.base.values import Json
 from tests.task_results import chains, result
 from trainer.evaluation.local import PairedResults
 from trainer.evaluation.metrics import TaskResult

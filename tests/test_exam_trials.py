@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from litestar import Request, get, post
 
-from app.db import exams, projects, secrets
+from app.base.errors import InvalidError, StagingError
+from app.db import exams
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.errors import InvalidError, StagingError
+from app.projects import secrets
+from app.projects import store as projects
 from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject, put_ledger

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from app.db import evaluations, exams, projects, tables
+from app.base.errors import InvalidError
+from app.base.values import BASE
+from app.db import evaluations, exams, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.errors import InvalidError
-from app.project.holdout import is_held_out
-from app.records import BASE
+from app.projects import store as projects
+from app.projects.settings import is_held_out
 from app.run_settings import check_runnable, read_settings
 from tests.gated_run import PartlyKnown
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine

@@ -9,13 +9,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete
 
-from app.db import evaluations, exams, learning, projects, releases, runs, tables
+from app.base.values import Stop
+from app.db import evaluations, exams, learning, releases, runs, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.project.holdout import is_held_out, kind_of
-from app.records import Stop
+from app.projects import store as projects
+from app.projects.settings import is_held_out, kind_of
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.scripted_engine import byte_tokenizer

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import InvalidError
+from app.base.values import BASE
 from app.db.database import Sessions
-from app.errors import InvalidError
-from app.records import BASE
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer

@@ -1,6 +1,6 @@
 """Logged groups split into optimizer steps."""
 
-from app.records import Trajectory
+from app.base.values import Trajectory
 from tests.scored_tasks import scored
 from trainer.rewards import split_into_steps
 from trainer.sage.advantages import ScoredRollout

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.db import releases, skills, tables, task_queue, tasks, trajectories, turns
+from app.base.values import CountedTokens, Stop, Turn, hosted
+from app.db import releases, results, skills, tables, task_queue, tasks, turns
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState, TaskState
-from app.records import CountedTokens, Stop, Turn, hosted
 from tests.api_app import ApiApp, open_api_app
 from tests.hosted_project import hosted_entry, hosted_runner
 from tests.ledger_project import LedgerProject
@@ -168,7 +168,7 @@ async def test_a_task_that_may_only_read_ends_as_failed_where_it_wants_more(proj
                 async with project.sessions() as session:
                     assert not await skills.made_by(session, task_id)
                     assert not (await session.scalars(select(tables.Verification))).all()
-                    assert (await trajectories.of_task(session, task_id)).turns
+                    assert (await results.of_task(session, task_id)).turns
     assert project.ledger.entries == []
 
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from sqlalchemy import update
 
-from app.db import offers, schedules, skills, tables, tasks, trajectories
+from app.db import offers, results, schedules, skills, tables, tasks
 from app.db.tables import Exploration, TaskState
-from app.project.project_settings import ProjectSettings, stored
+from app.projects.settings import ProjectSettings, stored
 from app.run_settings import RunKind, RunSettings
 from app.runner.execute import TaskExecutor
 from app.runner.exploration import is_chosen
@@ -62,7 +62,7 @@ async def schedule(project: LedgerProject, kind: RunKind, *, enabled: bool = Tru
 
 async def temperature_of(project: LedgerProject, task_id: UUID) -> float:
     async with project.sessions() as session:
-        return (await trajectories.of_task(session, task_id)).temperature
+        return (await results.of_task(session, task_id)).temperature
 
 
 def test_the_share_is_kept_and_has_nothing_to_do_with_the_skills_that_are_withheld() -> None:

@@ -18,12 +18,12 @@ from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
 from app.apis.presentation import Presentation, present
+from app.base.values import Json, Offer, Stop, Task, Turn
 from app.client.server import SageClient
 from app.datasets.chat_lines import ChatRecord
-from app.db import tables, tasks, trajectories
+from app.db import results, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.records import Json, Offer, Stop, Task, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
@@ -72,7 +72,7 @@ class Shop:
             row = await tasks.submit(session, (project or self.api.demo).id, new)
             row.state, row.score, row.stop = state, score, Stop.COMPLETED
             record = msgspec.structs.replace(trajectory_of(row, *turns, offered=offered), profile=profile)
-            await trajectories.save(session, row.project_id, record)
+            await results.save(session, row.project_id, record)
 
     async def export(self, out: Path, *options: str, key: str | None = None) -> tuple[int | None, str, str]:
         """Exit code, standard output, the last line of standard error."""
@@ -124,7 +124,7 @@ async def test_chats_with_secrets_are_left_out_and_counted(shop: Shop, tmp_path:
         row = await tasks.submit(session, shop.api.demo.id, tasks.NewTask(instruction="log in"))
         row.state, row.score, row.stop = TaskState.DONE, 1.0, Stop.COMPLETED
         record = msgspec.structs.replace(trajectory_of(row, turn_of("***")), profile="compact", masked=True)
-        await trajectories.save(session, row.project_id, record)
+        await results.save(session, row.project_id, record)
     code, stdout, stderr = await shop.export(tmp_path / "out.jsonl")
     assert code == 0, stderr
     assert stdout == f"{tmp_path}/out.jsonl: 1 tasks\nleft out 1: the policy read or wrote a secret\n"
@@ -174,7 +174,7 @@ async def test_more_tasks_than_a_batch_holds_are_all_written_once(shop: Shop) ->
         for number, row in enumerate(rows):
             row.state, row.score, row.stop = TaskState.DONE, 1.0, Stop.COMPLETED
             record = msgspec.structs.replace(trajectory_of(row, turn_of(f"{number}")), profile="compact")
-            await trajectories.save(session, row.project_id, record)
+            await results.save(session, row.project_id, record)
     reports: list[None] = []
     with SageClient(shop.url, shop.key) as server:
         found = await asyncio.to_thread(export_chats, server, ExportFilter(), lambda: reports.append(None))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from app.errors import InvalidError, StorageError
+from app.base.errors import InvalidError, StorageError
 from trainer.worker.run_process import describe_failure
 
 RUN = Path("/data/runs/7")

@@ -8,10 +8,12 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, tables, task_queue, tasks, usage
+from app.base.values import Json
+from app.db import tables, task_queue, tasks
 from app.db.database import Sessions, autocommit
-from app.project.project_settings import Limits
-from app.records import Json
+from app.projects import store as projects
+from app.projects import usage
+from app.projects.settings import Limits
 from tests.rows import LEASE, project_row, task_row
 
 _FIVE_THOUSAND = """

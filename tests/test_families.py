@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from app.records import Task
+from app.base.values import Task
 from tests.bench.bench_families import labelled_tasks, measure_pairs
 from trainer.rewards import Conduct, infer_scenarios
 from trainer.worlds.office.scenarios import Variety

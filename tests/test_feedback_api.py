@@ -8,9 +8,10 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from app.console.session import csrf_token
-from app.db import sign_ins, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
+from app.projects import keys
+from app.web.pages import csrf_token
 from tests.api_app import ApiApp, asgi_client, open_api_app, problem
 
 STARS = {"lowest": 1, "highest": 5}
@@ -87,8 +88,8 @@ async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_peop
         rows = (await session.execute(select(tables.Task.key_id, tables.Task.scored_by))).all()
         assert key is not None
         assert sorted(rows, key=str) == sorted([(key, key), (key, None)], key=str)
-        link = await sign_ins.offer_link(session, key)
-        secret = await (sign_ins.redeem(session, link) if by_link else sign_ins.begin(session, key))
+        link = await keys.offer_link(session, key)
+        secret = await (keys.redeem(session, link) if by_link else keys.begin(session, key))
         cookie = {"Cookie": f"sage_console={secret}"}
     async with asgi_client(api.app, {}) as browser:
         fields = {"score": "0.5", "csrf": csrf_token(secret)}

@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from app.base.errors import InvalidError
+from app.base.settings import Settings
 from app.datasets.dataset_store import DatasetStore, digest_of
 from app.db import datasets, tables
 from app.db.database import Sessions
-from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings
-from app.settings import Settings
 from tests.rows import project_row
 from tests.s3_server import KEYS, s3_server
 from trainer.run_job import Job

@@ -8,15 +8,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.bundled_adapter import BUNDLED, BundledAdapter
+from app.base.errors import AdapterError
 from app.base.model_catalog import CATALOG
-from app.db import adapters, projects, releases
+from app.base.settings import Settings
+from app.db import adapters, releases
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.adapter_files import content_hash, verify
 from app.engine.tokenizer import read_card
-from app.errors import AdapterError
+from app.projects import store as projects
 from app.run_settings import RunSettings
-from app.settings import Settings
 from tests.api_app import open_api_app
 from tests.bundled_adapters import BASE, bundle, first_release
 from tests.named_adapters import cut_short

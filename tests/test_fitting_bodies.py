@@ -4,8 +4,8 @@ import pytest
 
 from app.apis.api_docs import show_api_doc
 from app.apis.catalog import Catalog
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from tests.support.every_row import every_row
 from tests.wire import parts_of, wire
 

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Observation, SessionLimits
 from tests.support.every_row import every_row

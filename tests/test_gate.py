@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import structlog
 
+from app.base.errors import ConflictError, EngineError, StagingError
 from app.db import adapters, releases
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.errors import ConflictError, EngineError, StagingError
 from app.run_settings import MIN_KINDS
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from tests.support.every_row import every_row
 from tests.task_results import chains, result
 from trainer.evaluation.gate_decision import (

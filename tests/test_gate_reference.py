@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.base.errors import EngineError
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.errors import EngineError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gated_run import BASE_MODEL, BEST, NEW, SCENARIOS, SERVING, GatedRun, PartlyKnown, lazy, wordy
 from tests.scripted_engine import Script

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from app.base.errors import ModelError
 from app.cli import main
 from app.client.options import text_of_file
 from app.engine.tokenizer import ChatTokenizer, read_card
-from app.errors import ModelError
 from tests.scripted_engine import byte_tokenizer
 
 LATIN_1 = "score = 1  # geprüft".encode("latin-1")

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from app.errors import InvalidError
-from app.records import Task
+from app.base.errors import InvalidError
+from app.base.values import Task
 from tests.scored_tasks import scored, task_id
 from tests.support.every_row import every_row
 from trainer.rewards import (

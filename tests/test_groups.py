@@ -12,10 +12,10 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.errors import InvalidError, WorldError
 from app.base.model_catalog import SEED_DIR
+from app.base.values import Policy, Task, Trajectory
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError, WorldError
-from app.records import Policy, Task, Trajectory
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary

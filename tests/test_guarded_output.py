@@ -9,9 +9,9 @@ from pathlib import Path
 PRELUDE = """
 import asyncio, logging, pathlib, resource, sys
 import click, structlog
-from app.guarded_output import dropped_lines, guard_output
-from app.json_log import configure_logging
-from app.loop import Loop
+from app.base.guarded_output import dropped_lines, guard_output
+from app.base.log import configure_logging
+from app.base.loop import Loop
 guard_output()
 """
 WRITE_ALL_WAYS = """

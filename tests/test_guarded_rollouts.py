@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.db import exams, projects, skills, tables
+from app.db import exams, skills, tables
 from app.db.tables import ExamSource
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
+from app.projects import store as projects
 from app.skills.in_memory_library import GrownSkill
 from tests.examined import examined
 from tests.ledger_project import LedgerProject

@@ -11,13 +11,14 @@ import pytest
 from litestar import post
 from sqlalchemy import select
 
-from app.db import exams, projects, tables
+from app.base.values import BASE
+from app.db import exams, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.engine.tokenizer import ChatTokenizer
-from app.project.holdout import is_held_out, kind_that_begins
-from app.records import BASE
+from app.projects import store as projects
+from app.projects.settings import is_held_out, kind_that_begins
 from app.run_settings import RunSettings
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger

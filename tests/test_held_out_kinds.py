@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from sqlalchemy import delete
 
-from app.db import exam_sizes, exams, projects, tables
+from app.base.values import Call, Task
+from app.db import exam_sizes, exams, tables
 from app.db.database import Sessions
 from app.db.exams import HeldOut, NewExamTask
 from app.db.scored_log import UnlabelledTask
 from app.engine.tokenizer import ChatTokenizer
-from app.project.holdout import is_held_out, kind_that_begins
-from app.records import Call, Task
+from app.projects import store as projects
+from app.projects.settings import is_held_out, kind_that_begins
 from tests.served_project import ServedProject
 from tests.training_project import ProgressRecorder, TrainingProject, on_this_machine
 from trainer.experience import HeldOutTasks, TaskKinds, read_held_out

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.hosted.client import Abilities, OpenAiChatModel, WithheldError
 from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import Message
-from app.errors import EngineError, EngineRefusalError
 from tests.listening_app import listening_app
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.raw_server import gzipped, http_answer, raw_server

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from app.db import projects, releases, tables, usage
+from app.base.values import BASE, hosted
+from app.db import releases, tables
 from app.db.database import Sessions
-from app.records import BASE, hosted
+from app.projects import store as projects
+from app.projects import usage
 from tests.hosted_project import hosted_entry
 from tests.odd_endpoint import OddEndpoint, said
 from tests.scripted_engine import block

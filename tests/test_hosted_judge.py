@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import update
 from structlog.testing import capture_logs
 
-from app.db import hosted_models, tables, usage
+from app.base.errors import InvalidError, SettingError
+from app.base.judge import GroupJudge, load_judge
+from app.base.settings import Settings
+from app.db import hosted_models, tables
 from app.db.database import Sessions
-from app.errors import InvalidError, SettingError
-from app.judge import GroupJudge, load_judge
+from app.projects import usage
 from app.run_settings import RunSettings
-from app.settings import Settings
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer

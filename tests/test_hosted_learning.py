@@ -14,14 +14,14 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import PROFILES, hosted_prompt
 from app.apis.listed_app import ListedApp
-from app.db import adapters, apis, releases, tables, trajectories
+from app.base.errors import InvalidError
+from app.base.settings import Settings
+from app.base.values import BASE, CountedTokens, Policy, Task, Trajectory, Turn, hosted, hosted_id
+from app.db import adapters, apis, releases, results, tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
-from app.records import BASE, CountedTokens, Policy, Task, Trajectory, Turn, hosted, hosted_id
 from app.run_settings import RunKind, RunSettings
 from app.sandbox.protocol import Observation, RunStop
-from app.settings import Settings
 from tests.ledger import Ledger
 from tests.rows import project_row, trajectory_of
 from tests.scripted_engine import END, block, byte_tokenizer
@@ -114,7 +114,7 @@ async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
     release.prompt = hosted_prompt()
     for score in (1.0, 0.0):
         row = await shop.task(score, release_id=release.id, scenario="others")
-        await trajectories.save(session, shop.project.id, of_task(row, release))
+        await results.save(session, shop.project.id, of_task(row, release))
     await session.commit()
     return shop
 
@@ -160,7 +160,7 @@ async def test_a_supervised_run_learns_from_an_expert_whose_release_never_served
 ) -> None:
     candidate = await releases.propose(session, shop.project.id, MODEL)
     row = await shop.task(1.0, release_id=candidate.id, scenario="demonstrated", reads_only=True, pinned=True)
-    await trajectories.save(session, shop.project.id, of_task(row, candidate))
+    await results.save(session, shop.project.id, of_task(row, candidate))
     await session.commit()
     examples = await load_examples(job(), sessions, BaseModel("seed", shop.tokenizer, BASE), record)
     assert examples.data["trajectories"] == 3

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import releases, task_queue, usage
+from app.base.values import hosted
+from app.db import releases, task_queue
 from app.db.database import Sessions
 from app.db.tables import Task, TaskState
-from app.records import hosted
+from app.projects import usage
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page
 from tests.hosted_project import hosted_entry

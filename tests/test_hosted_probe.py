@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.hosted.client import Abilities, OpenAiChatModel
 from app.engine.hosted.probe import probe
-from app.errors import EngineError, EngineRefusalError
 from tests.odd_endpoint import Answer, OddEndpoint, Reply, refused, said
 from tests.support.every_row import every_row
 

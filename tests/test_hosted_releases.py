@@ -11,11 +11,11 @@ from sqlalchemy import func, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import hosted_prompt
+from app.base.errors import ConflictError, EngineRefusalError
+from app.base.values import BASE, Probe, hosted
 from app.db import canaries, hosted_models, releases, tables, task_queue
 from app.db.database import Sessions
-from app.errors import ConflictError, EngineRefusalError
 from app.hot_swap.swap_report import SwapReport
-from app.records import BASE, Probe, hosted
 from app.release.promote import Promoter
 from tests.api_app import PROMPT, ApiApp, open_api_app, problem
 from tests.hosted_project import hosted_entry

@@ -13,14 +13,14 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import PROFILES, prompt_hash
 from app.agent.rollout_loop import Agent, ResumeState, hosted_agent, run_rollout
+from app.base.errors import EngineError
+from app.base.settings import Settings
+from app.base.values import CountedTokens, Policy, Stop, Trajectory, Turn, hosted
 from app.engine.hosted.client import OpenAiChatModel
 from app.engine.hosted.probe import probe
 from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.errors import EngineError
-from app.records import CountedTokens, Policy, Stop, Trajectory, Turn, hosted
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from tests.ledger import Ledger
 from tests.odd_endpoint import OddEndpoint, said
 from tests.rollout_bench import DONE, TASK, WRITE

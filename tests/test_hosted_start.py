@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from app.adapters.store import AdapterStore
-from app.db import hosted_models, projects, releases
+from app.base.settings import Settings
+from app.base.values import hosted_id
+from app.db import hosted_models, releases
 from app.db.database import Sessions
 from app.machine.up import kept_models
-from app.records import hosted_id
+from app.projects import store as projects
 from app.release.first_release import FirstRelease
 from app.release.hosted_models import HostedModels
-from app.settings import Settings
 from tests.api_app import open_api_app
 from tests.odd_endpoint import OddEndpoint, Reply, said
 from tests.processes import free_ports

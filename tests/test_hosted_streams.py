@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import EngineError, EngineRefusalError
+from app.base.untrusted import JsonError
 from app.engine.hosted.client import Abilities, Thoughts, whole_answer
 from app.engine.hosted.probe import probe
 from app.engine.protocol import ChatAnswer, Tokens
-from app.errors import EngineError, EngineRefusalError
-from app.untrusted.json_text import JsonError
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.support.every_row import every_row
 from tests.test_hosted_client import COUNTED, answer, opened

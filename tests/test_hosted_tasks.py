@@ -14,25 +14,15 @@ from sqlalchemy import update
 
 from app.agent.prompt_profiles import hosted_prompt
 from app.api.trajectories import view
+from app.base.errors import EngineError, EngineRefusalError
+from app.base.values import CountedTokens, Stop, Trajectory, Turn, hosted
 from app.console.timeline import fold
-from app.db import (
-    events,
-    hosted_models,
-    projects,
-    releases,
-    shadows,
-    tables,
-    task_queue,
-    tasks,
-    trajectories,
-    turns,
-    usage,
-)
+from app.db import hosted_models, releases, results, shadows, tables, task_queue, tasks, turns
 from app.db.tables import TaskState
 from app.engine.protocol import ChatAnswer
 from app.engine.tokenizer import Message
-from app.errors import EngineError, EngineRefusalError
-from app.records import CountedTokens, Stop, Trajectory, Turn, hosted
+from app.projects import store as projects
+from app.projects import usage
 from app.release.hosted_models import HostedModels
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
@@ -51,7 +41,7 @@ DONE = block("apis.supervisor.complete_task(answer=7)")
 
 async def record_of(project: LedgerProject, task_id: UUID) -> Trajectory:
     async with project.sessions() as session:
-        return await trajectories.of_task(session, task_id)
+        return await results.of_task(session, task_id)
 
 
 async def test_a_task_of_a_hosted_policy_is_executed_and_recorded(project: LedgerProject) -> None:
@@ -70,7 +60,7 @@ async def test_a_task_of_a_hosted_policy_is_executed_and_recorded(project: Ledge
     said = [data for kind, data in await project.events(row.id) if kind == "turn"]
     assert (said[1]["tokens"], said[1]["context_tokens"]) == (GENERATED_TOKENS, PROMPT_TOKENS)
     async with project.sessions() as session:
-        timeline = fold(await events.after(session, row.id))
+        timeline = fold(await results.after(session, row.id))
     assert [turn.code for turn in timeline.turns] == [
         "print(apis.ledger.add_entry(text='hello')['id'])\n",
         "apis.supervisor.complete_task(answer=7)\n",
@@ -297,7 +287,7 @@ async def test_a_task_that_waits_for_its_model_says_why_once_until_it_answers(pr
 
         async def waits_and_says_so() -> bool:
             async with project.sessions() as session:
-                told = await events.of_kind(session, task_id, "remark")
+                told = await results.of_kind(session, task_id, "remark")
             return bool(told) and len(endpoint.requests) > 4
 
         await until(waits_and_says_so)
@@ -306,7 +296,7 @@ async def test_a_task_that_waits_for_its_model_says_why_once_until_it_answers(pr
         endpoint.replies = [WRITTEN, busy, busy, busy, said(DONE)]
         assert (await project.ended(task_id)).state is TaskState.DONE
     async with project.sessions() as session:
-        told = [each["text"] for each in await events.of_kind(session, task_id, "remark")]
+        told = [each["text"] for each in await results.of_kind(session, task_id, "remark")]
         assert await hosted_models.failing(session) == ()
     assert len(told) == 2, "one before the first answer, one before the second"
     assert len(set(told)) == 1

@@ -6,12 +6,12 @@ import zlib
 import msgspec
 import pytest
 
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.untrusted import JsonError, count_values, decode_json
+from app.base.values import Json
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.gateway.wire_request import WireRequest
-from app.records import Json
-from app.untrusted.json_text import JsonError, count_values, decode_json
 from tests.event_loop import longest_stall
 from tests.processor_time import within
 from tests.raw_server import gzipped, http_answer, raw_server

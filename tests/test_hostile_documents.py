@@ -9,8 +9,8 @@ from app.apis.api_docs import show_api_doc
 from app.apis.api_documents import encode, parse_document
 from app.apis.catalog import Catalog, Operation, Parameter
 from app.apis.names import nearest
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from tests.document_parts import REF, answer, body, get, nest, openapi, parsed, query, use
 from tests.processor_time import within
 from tests.support.every_row import every_row

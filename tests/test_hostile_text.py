@@ -3,7 +3,7 @@
 import msgspec
 
 from app.apis.api_documents import read_document
-from app.errors import ApiDocumentError
+from app.base.errors import ApiDocumentError
 from tests.processor_time import within
 from tests.support.every_row import every_row
 

@@ -10,9 +10,9 @@ from app.apis.api_documents import download
 from app.apis.authentication import Authentication
 from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials, bearer
-from app.errors import ApiDocumentError
+from app.base.errors import ApiDocumentError
 from app.gateway.http_client import open_client
-from app.project.signed_post import PostError, SignedPost, post
+from app.projects.webhooks import PostError, SignedPost, post
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
 
 

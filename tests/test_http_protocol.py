@@ -11,7 +11,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.db import events
+from app.db import results
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
@@ -193,7 +193,7 @@ async def test_event_streams_outlast_the_time_for_requests(api: ApiApp) -> None:
     ):
         await asyncio.sleep(1)
         async with api.sessions.begin() as session:
-            await events.append(session, task, "done", {})
+            await results.append(session, task, "done", {})
         async with asyncio.timeout(60):
             lines = [line async for line in stream.aiter_lines()]
         assert "event: done" in lines

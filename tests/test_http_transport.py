@@ -13,12 +13,12 @@ import httpx
 import pytest
 import uvloop
 
+from app.base.errors import EngineError, HostError
+from app.base.untrusted_http import HttpTransport
 from app.engine import vllm
-from app.errors import EngineError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.gateway.wire_request import WireRequest
-from app.untrusted.http_transport import HttpTransport
 
 _AT_ONCE, _ROUNDS = 50, 20
 _KEPT = 5

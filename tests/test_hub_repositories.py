@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from app.base.settings import Settings
 from app.machine.models import pull
-from app.settings import Settings
 from tests.file_server import FileServer
 from tests.model_hub import COMMIT, NOWHERE, publish, sage
 from tests.tiny_model import make_model_dir

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from app.base.errors import ModelError
+from app.base.settings import EngineDtype
 from app.engine.memory import WeightFormat, served_needs, weights_in
 from app.engine.protocol import Sampling
-from app.errors import ModelError
 from app.model_server.decoder import MB, Decoder, load_model
 from app.model_server.device import moved_mass, resolve_dtype
 from app.model_server.layers import (
@@ -24,7 +25,6 @@ from app.model_server.layers import (
 )
 from app.model_server.lora import AdapterSet
 from app.model_server.scheduler import EngineMetrics, Scheduler
-from app.settings import EngineDtype
 from tests.engine_process import engine_process
 from tests.test_engine_scheduler import begin
 from tests.tiny_adapter import make_adapter

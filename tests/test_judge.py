@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
+from app.base.errors import EngineError, SettingError
+from app.base.judge import Judge, Judgement, ask_judge, load_judge
+from app.base.values import Stop, Trajectory
 from app.db import skills, tables
 from app.db.tables import TaskState
-from app.errors import EngineError, SettingError
-from app.judge import Judge, Judgement, ask_judge, load_judge
-from app.records import Stop, Trajectory
 from app.runner.runner import Runner
 from tests.ledger_policies import writing
 from tests.ledger_project import OPTIONS, LedgerProject

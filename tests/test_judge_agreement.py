@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import feedback, scores
+from app.base.values import ScoreSource
+from app.db import feedback, results
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import task_row
 from tests.webhook_messages import end_task
@@ -24,7 +24,7 @@ async def _compared(api: ApiApp, judge: float, person: float) -> None:
         task = await task_row(session, api.demo.id)
         task.state, task.finished_at = TaskState.DONE, task.created_at
         await session.flush()
-        await scores.give(session, task.id, judge, ScoreSource.JUDGE, judged_by="wise")
+        await results.give(session, task.id, judge, ScoreSource.JUDGE, judged_by="wise")
         await feedback.add(session, task.id, person)
 
 
@@ -53,6 +53,6 @@ async def test_tasks_that_only_a_judge_scored_are_still_wanted_of_people(api: Ap
         task = await task_row(session, api.demo.id)
         task.state, task.finished_at = TaskState.DONE, task.created_at
         await session.flush()
-        await scores.give(session, task.id, 1.0, ScoreSource.JUDGE, judged_by="wise")
+        await results.give(session, task.id, 1.0, ScoreSource.JUDGE, judged_by="wise")
     [wanted] = (await api.client.get("/v1/feedback/wanted")).json()
     assert (wanted["task_id"], wanted["scores"]) == (str(task.id), 0)

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.api.key_gate import KeyGate
-from app.api.token_buckets import TokenBuckets
 from app.db.database import Sessions
+from app.web.access import KeyGate, TokenBuckets
 from tests.api_app import ApiApp, open_api_app, problem
 
 

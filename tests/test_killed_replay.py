@@ -3,9 +3,9 @@
 import os
 import signal
 
+from app.base.values import Stop, Turn
 from app.db import task_queue, turns
 from app.db.tables import TaskState
-from app.records import Stop, Turn
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.processes import cpu_seconds_of, descendants
 from tests.scripted_engine import END, ScriptedEngine, block

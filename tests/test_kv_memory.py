@@ -8,12 +8,12 @@ import httpx
 import pytest
 import torch
 
-from app.errors import ModelError
+from app.base.errors import ModelError
+from app.base.settings import Settings
 from app.model_server.decoder import MB, Decoder, load_model
 from app.model_server.generation import Generation
 from app.model_server.kv_cache import BLOCK, PagedCache
 from app.model_server.scheduler import KvMemory, PrefixMatch
-from app.settings import Settings
 from tests.engine_process import engine_process
 from tests.test_engine_scheduler import asking, begin, scheduling
 from tests.tiny_adapter import reference

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.base.errors import InvalidError, ModelMemoryError, StorageError
 from app.engine.adapter_files import WEIGHTS
-from app.errors import InvalidError, ModelMemoryError, StorageError
 from app.run_settings import RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.small_disk import small_disk

@@ -10,22 +10,22 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.api.dependencies import Dependencies
 from app.apis.document_reader import DocumentReader
+from app.base.settings import Settings
 from app.broker.celery_broker import worker_notifier
 from app.datasets.dataset_store import DatasetStore
-from app.db import keys
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.processes.api import create_app
+from app.projects import keys
 from app.release.promote import Promoter
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
+from app.web.routes import Dependencies
 from tests.api_app import BASE_ALONE, BUSY, asgi_client, running
 from tests.ledger import Ledger
 from tests.recording_swapper import RecordingSwapper

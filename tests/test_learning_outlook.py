@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import learning_outlook, projects, schedules, tables, tasks
+from app.base.values import ScoreSource, hosted
+from app.db import learning_outlook, schedules, tables, tasks
 from app.db.database import Sessions
 from app.db.learning_outlook import Outlook, Serving
 from app.db.tables import Exploration
-from app.records import hosted
+from app.projects import store as projects
 from app.run_settings import RunKind, RunSettings
-from app.score_source import ScoreSource
 from tests.support.every_row import every_row
 
 PERSON, JUDGE = ScoreSource.PERSON, ScoreSource.JUDGE

@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
+from app.base.errors import InvalidError
 from app.base.model_catalog import SEED_DIR
 from app.db import learning
 from app.db.database import Sessions
 from app.engine.tokenizer import read_card
-from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings
 from tests.api_app import open_api_app
 from tests.console_pages import read_page

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from tests.tiny_model import make_model_dir
 from trainer.learning.model import load_model
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from app.base.errors import LimitError
 from app.db import tables, task_queue
 from app.db.database import Sessions
-from app.errors import LimitError
 from tests.api_app import ApiApp, open_api_app, problem
 
 

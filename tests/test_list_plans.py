@@ -10,24 +10,12 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import (
-    approvals,
-    audit,
-    failed_calls,
-    releases,
-    runs,
-    skill_savings,
-    skills,
-    task_outcomes,
-    tasks,
-    training_data,
-    watches,
-    webhooks,
-)
+from app.base.values import Stop
+from app.db import approvals, failed_calls, releases, runs, skill_savings, skills, tasks, training_data, watches
 from app.db.database import Database, open_database
-from app.db.statistics import TimeBucket
 from app.db.tables import ApprovalState, DeliveryState, RunState, SkillState, TaskState
-from app.records import Stop
+from app.projects import audit, statistics, webhooks
+from app.projects.statistics import TimeBucket
 from tests.support import postgres
 from tests.support.every_row import every_row
 
@@ -175,8 +163,8 @@ async def test_a_watch_reads_the_latest_tasks_before_it_however_many_there_are(
 
 async def test_the_first_page_counts_ended_tasks_without_reading_the_table(full: Database) -> None:
     counts: dict[str, Listing] = {
-        "outcomes": lambda session: task_outcomes.over_time(session, PROJECT, NOW, TimeBucket.DAY),
-        "failed": lambda session: task_outcomes.count_failed(session, PROJECT),
+        "outcomes": lambda session: statistics.over_time(session, PROJECT, NOW, TimeBucket.DAY),
+        "failed": lambda session: statistics.count_failed(session, PROJECT),
         "savings": lambda session: skill_savings.by_scenario(session, PROJECT, NOW),
     }
     with every_row() as row:

@@ -10,7 +10,7 @@ from app.apis.api_documents import parse_document
 from app.apis.builtin import COMPLETE_TASK, SUPERVISOR, with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import ListedApp
-from app.records import Json, Task
+from app.base.values import Json, Task
 
 
 def opening(app: ListedApp) -> str:

@@ -10,13 +10,13 @@ import httpx
 import msgspec
 import pytest
 
-from app.db import audit
+from app.base.errors import AdapterError, EngineError, EngineRefusalError
+from app.base.values import Probe
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
-from app.errors import AdapterError, EngineError, EngineRefusalError
-from app.records import Probe
+from app.projects import audit
 from tests.engine_process import engine_process
 from tests.faulty_proxy import (
     COMPLETIONS,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from app.db import embedded_postgres
-from app.errors import DatabaseError
+from app.base.errors import DatabaseError
+from app.base.settings import Settings
+from app.db import postgres
 from app.machine.local_database import DataDirLockedError, lock_data_dir, run_database, use_database
-from app.settings import Settings
 from tests.ledger_project import until
 from tests.processes import alive, gone
 
@@ -25,7 +25,7 @@ def data_dir() -> Iterator[Path]:
     """A short path that the operating-system user of PostgreSQL can access."""
     parent = Path(tempfile.mkdtemp(prefix="sage-local-"))
     yield parent / "data"
-    embedded_postgres.stop(parent / "data" / "postgres")
+    postgres.stop(parent / "data" / "postgres")
     shutil.rmtree(parent)
 
 
@@ -80,7 +80,7 @@ async def test_a_stale_process_id_of_a_dead_server_harms_no_other_process(data_d
         stale_lock = lock.read_text()
     stale = "\n".join([str(os.getpid()), *stale_file.splitlines()[1:]]) + "\n"
     path.write_text(stale)
-    embedded_postgres.stop(data_dir / "postgres")  # would end this process
+    postgres.stop(data_dir / "postgres")  # would end this process
     owner = path.parent.stat().st_uid
     with subprocess.Popen(["sleep", "600"], user=owner) as unrelated:  # noqa: ASYNC220
         for file, text_before in ((path, stale_file), (lock, stale_lock)):
@@ -98,7 +98,7 @@ def test_a_copy_that_belongs_to_another_user_says_whom_it_must_belong_to(data_di
     copy = tmp_path / "copy"
     shutil.copytree(data_dir / "postgres", copy)
     with pytest.raises(DatabaseError, match=rf"does not belong to \w+, as whom .*: chown -R \w+ {copy}"):
-        embedded_postgres.start(copy)
+        postgres.start(copy)
 
 
 class SlowServer:
@@ -119,7 +119,7 @@ class SlowServer:
 
 def test_a_database_that_has_no_log_yet_is_waited_for(tmp_path: Path) -> None:
     server = SlowServer(tmp_path / "log")
-    embedded_postgres._wait_for(server, tmp_path)
+    postgres._wait_for(server, tmp_path)
     assert server.tries == 2
 
 

@@ -15,7 +15,7 @@ from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.look_up_room import Room
 from app.apis.short_signature import SignatureWords
-from app.errors import HostError
+from app.base.errors import HostError
 from app.gateway.gateway import Gateway
 from tests.document_parts import openapi
 

@@ -5,7 +5,7 @@ import time
 
 from structlog.testing import capture_logs
 
-from app.loop import Loop
+from app.base.loop import Loop
 
 
 class Rounds:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.loop import Loop, faults_by_part, running_loops
+from app.base.loop import Loop, faults_by_part, running_loops
 
 
 async def until(condition: Callable[[], bool]) -> None:

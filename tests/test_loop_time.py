@@ -7,11 +7,11 @@ from types import FrameType
 
 import httpx
 
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.text import visible
 from app.gateway import answer_value, event_stream
 from app.gateway.http_call import HttpCaller
 from app.gateway.wire_request import WireRequest
-from app.security.visible_text import visible
 from tests.raw_server import raw_server
 from tests.support.every_row import every_row
 

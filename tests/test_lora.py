@@ -8,8 +8,8 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
+from app.base.errors import InvalidError, StorageError
 from app.engine.adapter_files import CONFIG, WEIGHTS, inspect
-from app.errors import InvalidError, StorageError
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir

@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, manifests, releases, tables, task_queue
+from app.db import apis, manifests, releases, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
+from app.projects import audit
 from app.release import manifest, tool_documents
 from app.release.tool_documents import ApiDocument
 from tests.release_steps import activate

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from app.api.dependencies import Dependencies
-from app.manual.site.manual_pages import DIRECTORY, ManualPage, load_manual
-from app.manual.site.markdown import render
 from app.processes.api import create_app
+from app.web.manual import DIRECTORY, ManualPage, load_manual, render
+from app.web.routes import Dependencies
 from tests.api_app import asgi_client, problem
 from tests.reference_pages import reference_pages
 from tests.support.every_row import every_row

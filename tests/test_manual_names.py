@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 import pytest
 
+from app.base.settings import Settings, variable_of
 from app.cli import main
 from app.client.options import ListingGroup
-from app.manual.site.manual_pages import DIRECTORY
 from app.run_settings import RunSettings
-from app.setting_variables import variable_of
-from app.settings import Settings
+from app.web.manual import DIRECTORY
 from tests.page_commands import blocks, commands
 from tests.rest_reference import openapi_document
 from tests.support.every_row import every_row

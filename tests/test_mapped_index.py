@@ -7,8 +7,8 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
+from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.records import Offer
 from app.skills.fusion import DEPTH
 from app.skills.mapped.mapped_index import MappedIndex
 from app.skills.mapped.mapped_skills import MappedSkills

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from sqlalchemy.exc import OperationalError
 
-from app.json_log import configure_logging
+from app.base.log import configure_logging
 from app.runner.shadow import ShadowRunner
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine

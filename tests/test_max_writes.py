@@ -10,12 +10,12 @@ import httpx
 import msgspec
 import pytest
 
+from app.base.errors import HostError
+from app.base.values import Call, CallResponse, Json, Stop
 from app.db import feedback
 from app.db.tables import TaskState
-from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
-from app.project.approval import ApprovalRules
-from app.records import Call, CallResponse, Json, Stop
+from app.projects.settings import ApprovalRules
 from app.runner.approval_expiry import ApprovalExpiry
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page

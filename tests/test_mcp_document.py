@@ -9,7 +9,7 @@ from app.apis.api_documents import encode, parse_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import App
 from app.apis.signature import signature
-from app.errors import ApiDocumentError, HostError
+from app.base.errors import ApiDocumentError, HostError
 
 OBJECT = {"type": "object"}
 NO_TOOLS: dict[str, Any] = {"mcp": "2025-11-25", "url": "http://notes.test/mcp", "tools": []}

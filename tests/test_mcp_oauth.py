@@ -14,11 +14,11 @@ from msgspec import json
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
 from app.apis.document_reader import DocumentReader
+from app.base.errors import ApiDocumentError
 from app.credentials.mcp_discovery import discover
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis, manifests
 from app.db.database import Sessions
-from app.errors import ApiDocumentError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers

@@ -13,7 +13,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.settings import Settings
+from app.base.values import Json
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client import connection_pool
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
@@ -21,8 +23,6 @@ from app.gateway.mcp_client.mcp_calls import McpCaller
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.gateway.wire_request import WireRequest
 from app.processes.runner import open_mcp_servers
-from app.records import Json
-from app.settings import Settings
 from tests.ledger_project import until
 from tests.notebook_server import Notebook
 

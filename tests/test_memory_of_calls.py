@@ -9,14 +9,14 @@ import pytest
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog, Operation
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.secrets import SecretValues
+from app.base.values import Json
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.gateway.skill_manifest import PARAMETER, AllowedOperation, SkillManifest
 from app.gateway.small_values import Place, SmallValues
-from app.records import Json
 from app.sandbox.protocol import EnteredSkill
-from app.security.secret_values import SecretValues
 from app.security.shown_call import shown_call
 from tests.document_parts import openapi
 

@@ -8,8 +8,8 @@ from alembic import command
 from sqlalchemy import NullPool, create_engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
+from app.base.errors import DatabaseError
 from app.db.migrate import alembic_config, migrate
-from app.errors import DatabaseError
 from tests.support.every_row import every_row
 from tests.support.next_version import install_next_version
 

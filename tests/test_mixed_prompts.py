@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
 from app.apis.listed_app import ListedApp
-from app.db import releases, runners, trajectories
+from app.base.values import Offer, Task
+from app.db import releases, results, runners
 from app.db.database import Sessions
 from app.db.tables import Task as TaskRow
 from app.db.tables import TaskState
 from app.engine.protocol import Engine
 from app.engine.tokenizer import Message
-from app.records import Offer, Task
 from app.release.manifest import update_prompt
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -102,8 +102,8 @@ async def test_a_task_goes_on_under_the_prompt_that_it_began_under_while_a_runne
         async with runner_with(project, engine, OLD):
             row = await project.ended(task_id)
     async with project.sessions() as session:
-        assert (await trajectories.of_task(session, task_id)).prompts == (old,)
-        assert (await trajectories.of_task(session, fresh.id)).prompts == (hash_of(project, NEW),)
+        assert (await results.of_task(session, task_id)).prompts == (old,)
+        assert (await results.of_task(session, fresh.id)).prompts == (hash_of(project, NEW),)
     assert fresh.prompt == hash_of(project, NEW)
     assert "prompt" not in [kind for kind, _ in await project.events(task_id)]
 
@@ -120,7 +120,7 @@ async def test_where_no_runner_has_its_prompt_a_task_goes_on_under_another_and_s
     assert (row.state, row.prompt) == (TaskState.DONE, old)
     assert ("prompt", {"was": old, "now": new}) in await project.events(task_id)
     async with project.sessions() as session:
-        assert (await trajectories.of_task(session, task_id)).prompts == (old, new)
+        assert (await results.of_task(session, task_id)).prompts == (old, new)
     assert len(project.ledger.entries) == 1, "the turn under the old prompt was replayed, not repeated"
 
 
@@ -144,7 +144,7 @@ async def sampled_under(shop: ServedProject, *prompts: str) -> None:
     row = await shop.task(0.5)
     whole = await shop.rollout(row, shop.turn())
     turns = tuple(msgspec.structs.replace(whole.turns[0], prompt=prompt) for prompt in prompts)
-    await trajectories.save(shop.session, shop.project.id, msgspec.structs.replace(whole, turns=turns))
+    await results.save(shop.session, shop.project.id, msgspec.structs.replace(whole, turns=turns))
 
 
 async def test_what_was_sampled_under_another_prompt_is_left_out_and_counted(shop: ServedProject) -> None:

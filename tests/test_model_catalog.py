@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import ModelError
 from app.base.model_catalog import CATALOG, find_model, pulled
-from app.errors import ModelError
-from app.settings import Settings
+from app.base.settings import Settings
 
 SMOL = CATALOG["smollm2-135m"]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from app.base.errors import ModelError, ModelMemoryError
+from app.base.settings import Settings
 from app.engine.memory import (
     WeightFormat,
     _shapes,
@@ -22,13 +24,11 @@ from app.engine.memory import (
     usual_need,
     weights_in,
 )
-from app.errors import ModelError, ModelMemoryError
 from app.model_server import decoder
 from app.model_server.decoder import Decoder
 from app.model_server.device import free_gpu_memory, report_exhaustion
 from app.model_server.layers import weight_format
 from app.model_server.lora import AdaptedLinear, AdapterSet
-from app.settings import Settings
 from tests.engine_process import engine_command
 from tests.support.every_row import every_row
 from tests.tiny_adapter import make_adapter

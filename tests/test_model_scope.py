@@ -8,13 +8,13 @@ import pytest
 from app.apis.api_documents import parse_document
 from app.apis.document_reader import DocumentReader
 from app.base.model_catalog import SEED, SEED_DIR
+from app.base.values import Json, hosted
 from app.db import releases
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
 from app.machine.health import ScopeCheck
 from app.machine.routes import ReadinessCheck
-from app.records import Json, hosted
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.hosted_project import hosted_entry

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings
+from app.base.settings import Settings
 from tests.file_server import FileServer
 from tests.model_hub import COMMIT, GGUF, NOWHERE, publish, publish_gguf, sage
 from tests.processes import free_ports

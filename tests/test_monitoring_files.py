@@ -10,9 +10,9 @@ import yaml
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.base import telemetry
 from app.db import runners
 from app.db.database import Sessions
-from app.telemetry import metrics
 from tests.api_app import open_api_app
 from tests.compose_file import ROOT, service
 from tests.rows import runner_report
@@ -101,7 +101,7 @@ def test_prometheus_scrapes_the_port_of_the_runners_and_reads_the_rules() -> Non
 
 
 def _families() -> Iterator[tuple[str, Any]]:
-    for each in vars(metrics).values():
+    for each in vars(telemetry).values():
         if isinstance(each, Counter | Gauge | Histogram):
             (family,) = each.describe()
             yield family.name + ("_total" if family.type == "counter" else ""), each

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from sqlalchemy import text, update
 
+from app.base.errors import HostError
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import api_credentials, apis, manifests, tables
 from app.db.database import Sessions, keys_of
-from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from app.release import tool_documents

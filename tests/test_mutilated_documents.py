@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.records import Json
+from app.base.values import Json
 from tests.document_parts import REF, nest, parsed, use
 from tests.processor_time import within
 from tests.support.every_row import every_row

@@ -1,7 +1,7 @@
 """The error of a name that is not defined says what there is instead."""
 
 from app.agent.prompt_profiles import PROFILES
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, RunStop, SessionLimits
 from tests.support.every_row import every_row

@@ -3,9 +3,9 @@
 import pytest
 
 from app.agent.limits import RolloutLimits
+from app.base.values import Stop
 from app.db import exams, training_data
 from app.db.tables import TaskState
-from app.records import Stop
 from tests.approving import ApprovingProject
 from tests.scripted_engine import ScriptedEngine, block
 from trainer.experience import why_dropped

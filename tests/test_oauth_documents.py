@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from app.apis.security_schemes import OAuthFlow, SecurityScheme
+from app.base.errors import InvalidError
 from app.credentials import oauth
 from app.credentials.credential import Credential
 from app.credentials.token_request import TokenError
-from app.errors import InvalidError
 
 
 async def complete(**declared: Any) -> Credential:

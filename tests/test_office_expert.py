@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.records import Offer
+from app.base.values import Offer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office_instructions import asked_by
 from tests.office_rollouts import Office, Played, ended

@@ -8,7 +8,7 @@ import pytest
 from litestar.testing import AsyncTestClient
 
 from app.apis.api_documents import parse_document
-from app.records import Json
+from app.base.values import Json
 from trainer.worlds.office.apps import APP_NAMES, Site, document
 from trainer.worlds.office.services import create_services
 from trainer.worlds.office.worlds import Worlds

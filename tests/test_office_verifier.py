@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.errors import NotFoundError
-from app.records import Json
+from app.base.errors import NotFoundError
+from app.base.values import Json
 from trainer.worlds.office.scenarios import TEMPLATES, Place, Template
 from trainer.worlds.office.worlds import Item, WorldState, verify
 

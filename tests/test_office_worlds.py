@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.errors import InvalidError, NotFoundError
+from app.base.errors import InvalidError, NotFoundError
 from tests.office_instructions import asked_by
 from trainer.environment import Split
 from trainer.worlds.office.apps import APPS, GROUPS, PEOPLE

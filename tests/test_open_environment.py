@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from app.run_settings import MIN_SCENARIOS
 from trainer.environment import open_environment
 from trainer.evaluation.gate_decision import GateRules

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from app.base.values import NOT_OPEN
 from app.db.tables import Exploration, TaskState
-from app.records import NOT_OPEN
 from tests.api_app import problem
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page

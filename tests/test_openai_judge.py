@@ -14,14 +14,14 @@ from litestar.params import JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
-from app.db import feedback, judgements, projects, releases, scores, tables
+from app.base.errors import InvalidError, SettingError
+from app.base.judge import GroupJudge, load_judge
+from app.base.settings import Settings
+from app.base.values import ScoreSource, Trajectory
+from app.db import feedback, judgements, releases, results, tables
 from app.db.database import Sessions
-from app.errors import InvalidError, SettingError
-from app.judge import GroupJudge, load_judge
-from app.records import Trajectory
+from app.projects import store as projects
 from app.run_settings import RunSettings
-from app.score_source import ScoreSource
-from app.settings import Settings
 from tests.listening_app import listening_app
 from tests.read_served import read
 from tests.rows import project_row, turn_of
@@ -134,7 +134,7 @@ async def test_another_judge_scores_what_the_former_one_scored(
 ) -> None:
     alone, overruled = await served(shop, "paid", "paid")
     for row, score in ((alone, 0.25), (overruled, 0.75)):
-        await scores.give(shop.session, row.id, score, ScoreSource.JUDGE, judged_by="former")
+        await results.give(shop.session, row.id, score, ScoreSource.JUDGE, judged_by="former")
     await feedback.add(shop.session, overruled.id, 0.0)
     await shop.session.commit()
     server = JudgeServer(by_output)
@@ -152,7 +152,7 @@ async def test_another_judge_scores_what_the_former_one_scored(
 async def test_a_score_that_no_judge_gave_stays_the_overruled_one(shop: ServedProject) -> None:
     [task] = await served(shop, "paid")
     for score, source in ((0.5, ScoreSource.VERIFIER), (0.0, ScoreSource.PERSON), (1.0, ScoreSource.JUDGE)):
-        scores.put(task, score, source, judged_by="wise" if source is ScoreSource.JUDGE else None)
+        results.put(task, score, source, judged_by="wise" if source is ScoreSource.JUDGE else None)
     assert (task.score, task.overruled_score, task.judged_by) == (0.0, 0.5, None)
 
 
@@ -239,13 +239,13 @@ async def test_runs_learn_from_judged_tasks_once_the_judge_decides_as_people_do(
     await projects.change_settings(shop.session, shop.project.id, {"judge_agreement": least})
     for number in range(agreeing + differing):
         row, said = await shop.task(None, scenario="known"), float(number % 2)
-        await scores.give(shop.session, row.id, said, ScoreSource.JUDGE, judged_by="wise")
+        await results.give(shop.session, row.id, said, ScoreSource.JUDGE, judged_by="wise")
         await feedback.add(shop.session, row.id, said if number < agreeing else 1 - said)
     if not agreeing:
         await shop.task(1.0), await shop.task(0.0)
     new = [await shop.task(None) for _ in range(2)]
     for number, row in enumerate(new):
-        await scores.give(shop.session, row.id, float(number), ScoreSource.JUDGE, judged_by="wise")
+        await results.give(shop.session, row.id, float(number), ScoreSource.JUDGE, judged_by="wise")
     found = (await read(shop)).data
     assert found.dropped.get("unproven_judge", 0) == (0 if learns else 2)
     assert found.trajectories == agreeing + differing + (0 if agreeing else 2) + (2 if learns else 0)
@@ -254,17 +254,17 @@ async def test_runs_learn_from_judged_tasks_once_the_judge_decides_as_people_do(
 async def test_another_judge_or_rubric_starts_without_agreement(shop: ServedProject) -> None:
     for number in range(40):
         row, said = await shop.task(None), float(number % 2)
-        await scores.give(shop.session, row.id, said, ScoreSource.JUDGE, judged_by="wise")
+        await results.give(shop.session, row.id, said, ScoreSource.JUDGE, judged_by="wise")
         await feedback.add(shop.session, row.id, said)
     row = await shop.task(None)
-    await scores.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="hasty")
+    await results.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="hasty")
     assert (await read(shop)).data.dropped == {"unproven_judge": 1}
 
 
 async def test_a_judge_that_always_says_yes_is_not_trusted(shop: ServedProject) -> None:
     for number in range(200):
         row = await shop.task(None)
-        await scores.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="kind")
+        await results.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="kind")
         await feedback.add(shop.session, row.id, float(number > 2))
     found = (await judgements.agreements(shop.session, shop.project.id))["kind"]
     assert (found.low > 0.9, found.kappa, found.suffices(0.8)) == (True, 0.0, False)

@@ -9,9 +9,10 @@ from app.apis.bind_arguments import bind
 from app.apis.catalog import App, Operation
 from app.apis.openapi import OPENAPI
 from app.apis.signature import signature
-from app.db import apis, projects
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
+from app.db import apis
+from app.projects import store as projects
 from tests.processor_time import within
 
 SHOP = """

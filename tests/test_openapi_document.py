@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.api.dependencies import Dependencies
 from app.db.database import Sessions
-from app.field_docs import field_docs
-from app.project.project_settings import ProjectSettings
+from app.projects.settings import ProjectSettings
 from app.run_settings import RunSettings
+from app.web.openapi import field_docs
+from app.web.routes import Dependencies
 from tests.api_app import (
     ApiApp,
     open_api_app,

@@ -11,7 +11,7 @@ from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
 from app.db import apis, releases, tables, task_queue
 from app.db.database import Sessions
-from app.project.approval import ApprovalRules
+from app.projects.settings import ApprovalRules
 from app.release.catalogs import Catalogs
 from app.release.tool_documents import api_documents
 from tests.api_app import ApiApp, open_api_app, problem

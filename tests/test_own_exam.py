@@ -6,13 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.db import exams, projects, skill_moves, skills
+from app.base.errors import InvalidError
+from app.base.settings import Settings
+from app.db import exams, skill_moves, skills
 from app.db.database import Sessions
 from app.db.tables import ExamSource
-from app.errors import InvalidError
-from app.project.holdout import is_held_out
+from app.projects import store as projects
+from app.projects.settings import is_held_out
 from app.run_settings import RunSettings
-from app.settings import Settings
 from tests.examined import examined
 from tests.ledger_project import LedgerProject, change_ledger
 from tests.rows import new_skill

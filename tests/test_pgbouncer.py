@@ -8,14 +8,14 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app.db import projects
-from app.db.advisory_locks import swap_lock
+from app.base.errors import ConflictError
+from app.base.loop import faults_by_part
+from app.base.settings import Settings
 from app.db.database import Database, Sessions, open_database
-from app.db.notifications import NotificationListener
-from app.errors import ConflictError
-from app.loop import faults_by_part
+from app.db.lease import swap_lock
+from app.db.notify import NotificationListener
 from app.machine.doctor import check_addresses
-from app.settings import Settings
+from app.projects import store as projects
 from tests.ledger import Ledger
 from tests.ledger_project import ledger_key, until
 from tests.pgbouncer import pooled

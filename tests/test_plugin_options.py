@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from app.errors import InvalidError
-from app.plugins.plugin_options import PluginSpec, load_options, options_schema, options_type
+from app.base.errors import InvalidError
+from app.base.plugin_options import PluginSpec, load_options, options_schema, options_type
 
 
 def load(

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from app.apis.api_documents import parse_document
-from app.errors import ApiDocumentError, InvalidError
-from app.plugins import registry
+from app.base import plugins
+from app.base.errors import ApiDocumentError, InvalidError
 from app.run_settings import RunSettings, check_runnable
 from app.skills.extract import Draft, extract
 from app.skills.in_memory_library import InMemoryLibrary
@@ -43,7 +43,7 @@ def test_listing_the_parts_of_every_group_imports_none_of_them() -> None:
     script = """
 import sys
 from importlib.metadata import entry_points
-from app.plugins import registry
+from app.base import plugins as registry
 groups = {group.removeprefix("sage.") for group in entry_points().groups if group.startswith("sage.")}
 assert groups >= {"commands", "environments", "rewards", "retrieval", "skill_checks", "api_protocols", "experts"}
 for group in groups:
@@ -99,12 +99,12 @@ async def test_a_retrieval_named_by_module_and_attribute_ranks_the_skills_that_a
 def test_a_retrieval_of_an_installed_package_is_found_by_its_name(tmp_path: Path) -> None:
     install(tmp_path)
     script = """
-from app.plugins import registry
+from app.base import plugins as registry
 from app.skills.retrieval import load_retrieval
 print("longest" in registry.names("sage.retrieval"), load_retrieval("longest").__name__)
 """
     assert run(script, tmp_path) == "True longest_instruction\n"
-    assert "longest" not in registry.names("sage.retrieval")
+    assert "longest" not in plugins.names("sage.retrieval")
 
 
 def test_a_check_of_an_installed_package_refuses_skills_like_the_built_in_ones(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ print(validate_drafts(archived("iris", bare), CATALOG).refused, len(good.kept))
 
 
 def test_all_checks_run_in_the_order_of_their_names() -> None:
-    assert list(registry.load_all("sage.skill_checks")) == sorted(registry.names("sage.skill_checks"))
+    assert list(plugins.load_all("sage.skill_checks")) == sorted(plugins.names("sage.skill_checks"))
     bad = msgspec.structs.replace(draft("list", "go"), apis=(), calls=0, source="def list(n): return x")
     assert refusals(bad, archived(), CATALOG) == [
         "It calls no API.",
@@ -144,6 +144,6 @@ print(parse_document("plain", document).protocol)
 """
     sums = 'procedures http://sums.test /call {"call":"add","with":{"a":1,"b":2}}'
     assert run(script, tmp_path) == f"{sums}\nopenapi\n"
-    assert registry.load("sage.api_protocols", "tests.third_party_parts:PROCEDURES") is PROCEDURES
+    assert plugins.load("sage.api_protocols", "tests.third_party_parts:PROCEDURES") is PROCEDURES
     with pytest.raises(ApiDocumentError, match=r"of no known kind \(mcp, openapi\)"):
         parse_document("sums", {"procedures": {}})

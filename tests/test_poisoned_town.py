@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from app.client.server import SageClient
-from app.db import projects
 from app.db.database import Sessions
+from app.projects import store as projects
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import open_api_app
 from tests.ledger import Ledger

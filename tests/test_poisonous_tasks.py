@@ -12,11 +12,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from app.db import projects, runners, tables, tasks
+from app.base.values import Stop
+from app.db import runners, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.machine.supervise import ChildProcess, Supervisor
-from app.records import Stop
+from app.projects import store as projects
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.processes import alive, descendants, gone

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from tests.task_results import chains, result
 from trainer.evaluation.metrics import Estimate, compare, compare_runs, measure, measure_runs, metrics_table
 

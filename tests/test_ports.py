@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from app.errors import SettingError
-from app.ports import Port, base_url, check_port, check_ports
+from app.base.errors import SettingError
+from app.base.processes import Port, base_url, check_port, check_ports
 from tests.processes import free_ports
 
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import tables, trajectories
+from app.base.errors import AdapterError, AppError, EngineError, SandboxError
+from app.db import results, tables
 from app.db.tables import ReleaseState, TaskState
-from app.errors import AdapterError, AppError, EngineError, SandboxError
 from app.runner import task_journal
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -124,7 +124,7 @@ async def test_a_task_whose_sandbox_always_fails_fails_in_the_end_and_keeps_what
     assert (row.state, row.failure) == (TaskState.FAILED, "the sandbox is not started")
     assert (row.attempt, row.deaths, row.sandbox_failures) == (1, 0, 3)
     async with project.sessions() as session:
-        assert len((await trajectories.of_task(session, task_id)).turns) == row.turns == 1
+        assert len((await results.of_task(session, task_id)).turns) == row.turns == 1
 
 
 async def test_a_sandbox_that_breaks_in_a_turn_repeats_no_call_of_it(
@@ -160,6 +160,6 @@ async def test_a_task_that_fails_keeps_the_turns_and_calls_it_made(project: Ledg
         row = await project.ended(task_id)
     assert (row.state, row.stop, row.turns, row.calls) == (TaskState.FAILED, None, 1, 1)
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert [call.api for call in trajectory.calls] == ["ledger.add_entry"]
     assert trajectory.detail == row.failure

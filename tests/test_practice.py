@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from app.apis.double.state import Record, State
-from app.errors import InvalidError
-from app.records import Json
+from app.base.errors import InvalidError
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from tests import practice_documents as documents

@@ -10,10 +10,10 @@ import pytest
 from app.apis.api_documents import parse_document
 from app.apis.naming import keys_of
 from app.apis.presentation import OperationOverride, Presentation
+from app.base.errors import InvalidError
+from app.base.values import Json
 from app.db import apis
 from app.db.database import Sessions
-from app.errors import InvalidError
-from app.records import Json
 from tests.double_documents import DESK
 from tests.practice_documents import SENSORS
 from tests.practised_project import practised_project

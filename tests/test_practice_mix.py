@@ -10,8 +10,8 @@ import pytest
 from app.apis.double.model import read_model
 from app.apis.naming import keys_of
 from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation
+from app.base.values import Call, Json, Policy, Stop, Trajectory
 from app.db.database import Sessions
-from app.records import Call, Json, Policy, Stop, Trajectory
 from tests.double_documents import DESK
 from tests.practice_documents import SENSORS, VAULT, VAULT_SAMPLES
 from tests.practised_project import practised_project

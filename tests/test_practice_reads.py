@@ -11,8 +11,8 @@ from app.apis.double.masking import masked_answer, samples_of, with_masked_names
 from app.apis.double.model import Model, read_model
 from app.apis.double.reads import MOST_CALLS, Reading, Readings, RealAnswer, cut, read_answers, reading_plan
 from app.apis.double.samples import Sample, sampled
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from tests.double_documents import answer, body, document, path, query
 from tests.support.every_row import every_row
 

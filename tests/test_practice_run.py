@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from app.base.model_catalog import SEED
+from app.base.values import Json
 from app.db import run_queue, runs, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
-from app.records import Json
 from tests.practised_project import practised_project
 from tests.processes import descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject, interrupted

@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from app.apis.document_reader import DocumentReader
-from app.db import apis, projects
+from app.base.errors import NotFoundError
+from app.base.settings import Settings
+from app.base.values import Json
+from app.db import apis
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
-from app.errors import NotFoundError
-from app.project.project_settings import ProjectSettings
-from app.records import Json
+from app.projects import store as projects
+from app.projects.settings import ProjectSettings
 from app.release import tool_documents
 from app.release.real_reads import RealApi, read_real_api
 from app.run_settings import RunKind, RunSettings
-from app.settings import Settings
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
 from tests.training_project import ProgressRecorder
 from trainer.practice.api import keep_samples, read_samples

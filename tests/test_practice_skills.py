@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from app.agent.prompt_profiles import PROFILES
-from app.db import apis, projects, skills, tables
+from app.db import apis, skills, tables
 from app.db.database import Sessions
 from app.db.skills import NewSkill
 from app.db.tables import SkillState
 from app.engine.tokenizer import ChatTokenizer
+from app.projects import store as projects
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.extract import extract
 from app.skills.written_manifest import manifests_of

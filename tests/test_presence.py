@@ -5,9 +5,9 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from app.base.processes import pid_space
 from app.db import runners, tables, task_queue
 from app.engine.dispatch import Occupancy
-from app.process_identity import pid_space
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner, RunnerOptions

@@ -11,7 +11,7 @@ from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
 from app.apis.naming import Naming, keys_of
 from app.apis.presentation import OperationOverride, Presentation, keep_names, present
-from app.project.approval import ApprovalRules
+from app.projects.settings import ApprovalRules
 from tests.document_parts import openapi
 from tests.processor_time import growth
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from app.process_identity import is_gone
+from app.base.processes import is_gone
 
 
 def test_a_process_is_gone_once_it_has_ended_even_if_its_parent_has_not_noticed() -> None:

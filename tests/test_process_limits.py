@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from app.errors import SettingError
-from app.liveness import UNRESPONSIVE
+from app.base.errors import SettingError
+from app.base.loop import UNRESPONSIVE
+from app.base.settings import Settings
 from app.runner.process_limits import MemoryWatch, limit_memory, resident_bytes
-from app.settings import Settings
 from tests.ledger_project import until
 from tests.support.every_row import every_row
 
@@ -30,7 +30,7 @@ asyncio.run(main())
 _LIMITED = """
 import os
 from app.runner.process_limits import limit_memory
-from app.settings import Settings
+from app.base.settings import Settings
 limit_memory(Settings(runner_memory_mb=600))
 kept = bytearray(100 << 20)
 try:

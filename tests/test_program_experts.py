@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.agent.prompt_profiles import PROFILES
+from app.base.errors import InvalidError
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.tiny_model import write_tokenizer
 from trainer.environment import Environment, Scenario, open_environment

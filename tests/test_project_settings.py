@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.db.database import Sessions
-from app.project.project_settings import ProjectSettings, changed, stored
+from app.projects.settings import ProjectSettings, changed, stored
 from tests.api_app import ApiApp, open_api_app, problem
 
 

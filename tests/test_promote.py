@@ -5,11 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import adapters, audit, releases, tables
+from app.base.errors import AdapterError, AppError, ConflictError, EngineError
+from app.base.values import Json
+from app.db import adapters, releases, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.errors import AdapterError, AppError, ConflictError, EngineError
-from app.records import Json
+from app.projects import audit
 from app.release.promote import Promoter, SupersededError, check_baseline
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row

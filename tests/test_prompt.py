@@ -8,9 +8,9 @@ import pytest
 from app.agent.observation import RESTARTED
 from app.agent.prompt_profiles import PROFILES, choose_profile
 from app.apis.listed_app import ListedApp
+from app.base.errors import SettingError
+from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
-from app.errors import SettingError
-from app.records import Offer, Task
 from app.sandbox.protocol import Observation, RunStop
 
 FULL, COMPACT = PROFILES["full"], PROFILES["compact"]

@@ -4,8 +4,8 @@ from uuid import UUID
 
 from app.agent.prompt_profiles import PROFILES
 from app.apis.listed_app import ListedApp
+from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
-from app.records import Offer, Task
 from app.sandbox.protocol import Observation, RunStop
 
 BRIEF, COMPACT = PROFILES["brief"], PROFILES["compact"]

@@ -9,8 +9,8 @@ import pytest
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import PROFILES, prompt_hash, prompt_text
 from app.apis.listed_app import ListedApp
+from app.base.values import Offer, Task
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.records import Offer, Task
 from app.sandbox.protocol import Observation
 
 SEED_POLICY = Path(__file__).parents[1] / "app" / "seed_policy"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.apis.catalog import App, Catalog, Operation
-from app.records import Call, Json, Trajectory, Use
+from app.base.values import Call, Json, Trajectory, Use
 from app.skills.extract import extract
 from app.skills.provenance import taints_of
 from tests.written_functions import ran, rollout

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from app.apis.api_documents import download
-from app.errors import ApiDocumentError, HostError
+from app.base.errors import ApiDocumentError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.gateway.ssrf import PublicNetwork

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from app.base.errors import ChatTemplateError, ConflictError, ModelDownloadError, ModelHashError, StorageError
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import ChatTemplateError, ConflictError, ModelDownloadError, ModelHashError, StorageError
 from app.machine.downloads import configured_indexes
 from app.machine.models import install, pull
 from tests.file_server import FileServer

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.base.model_catalog import SEED_DIR
+from app.base.processes import lower_limit, python_module
 from app.machine.model_checks import check_directory
-from app.python_process import lower_limit, python_module
 
 ROOT = Path(__file__).parents[1]
 

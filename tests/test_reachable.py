@@ -6,7 +6,7 @@ from app.apis.address import address
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App
 from app.apis.reachable import CalledServers, reaches
-from app.records import Json
+from app.base.values import Json
 
 REGIONS: dict[str, Json] = {"default": "eu", "enum": ["eu", "us"]}
 

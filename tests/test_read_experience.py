@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, releases, tables, training_data, trajectories
+from app.base.errors import InvalidError
+from app.base.values import BASE, NOT_OPEN, Call, CallResponse, Stop
+from app.db import exams, releases, results, tables, training_data
 from app.db.tables import TaskState
-from app.errors import InvalidError
-from app.records import BASE, NOT_OPEN, Call, CallResponse, Stop
 from app.run_settings import RunKind
 from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
@@ -119,7 +119,7 @@ async def test_a_task_whose_policy_met_a_secret_is_dropped_and_counted(shop: Ser
     whole = await shop.rollout(row, shop.turn())
     turn = msgspec.structs.replace(whole.turns[0], context_ids=(), sampled_ids=(), logprobs=())
     masked = msgspec.structs.replace(whole, turns=(turn,), masked=True)
-    await trajectories.save(shop.session, shop.project.id, masked)
+    await results.save(shop.session, shop.project.id, masked)
     data = (await read(shop)).data
     assert (data.trajectories, data.dropped) == (2, {"secret": 1})
 

@@ -8,21 +8,21 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from app.api.http_server import Shutdown
+from app.base.loop import Loop, faults_by_part
+from app.base.settings import Settings
+from app.base.values import hosted
 from app.db import releases, runners
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.engine.dispatch import Occupancy
-from app.loop import Loop, faults_by_part
 from app.machine import routes as machine
 from app.machine.health import hosted_failures, readiness_checks
-from app.records import hosted
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
+from app.web.server import Shutdown
 from tests.api_app import ApiApp, open_api_app
 from tests.hosted_project import hosted_entry
 from tests.ledger_project import LedgerProject, until

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.base.values import Json
 from app.db.tables import Release
-from app.records import Json
 from app.release.reference import possible_loss, since_reference
 from tests.promoted_releases import EVEN, GAIN, LOSS, exam, live, named, served
 from tests.task_results import chains

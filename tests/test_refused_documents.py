@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from app.apis.api_documents import fetch_document, parse_document, read_document
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 from tests.support.every_row import every_row
 
 PLAIN: dict[str, Json] = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import ChatTemplateError, GgufError, ModelError, ModelTokenizerError
+from app.base.errors import ChatTemplateError, GgufError, ModelError, ModelTokenizerError
 from app.machine import gguf as gguf_header
 from app.machine.gguf import convert
 from tests.support.every_row import every_row

@@ -7,13 +7,12 @@ import pytest
 from sqlalchemy import func, select
 
 from app.api.served_experience import check_experience
+from app.base.errors import InvalidError
+from app.base.values import ScoreSource, hosted
 from app.db import releases, runs, tables
 from app.db.database import Sessions
 from app.db.tables import RunState, TaskState
-from app.errors import InvalidError
-from app.records import hosted
 from app.run_settings import RunSettings
-from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form
 from tests.hosted_project import hosted_entry

@@ -7,10 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from app.db import audit, releases, runs
+from app.db import releases, runs
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.engine.adapter_files import content_hash
+from app.projects import audit
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served

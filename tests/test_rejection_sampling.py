@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from app.agent.prompt_full import Full
+from app.base.errors import EngineError, InvalidError
 from app.base.model_catalog import SEED_DIR
+from app.base.values import Policy, Stop, Task, Trajectory, Turn
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError, InvalidError
-from app.records import Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import block
 from trainer.environment import Scenario, Verdict

@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import audit, projects, releases, runners, tables
+from app.base.errors import AdapterError, AppError, EngineError, UnreadableAdapterError
+from app.db import releases, runners, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.errors import AdapterError, AppError, EngineError, UnreadableAdapterError
+from app.projects import audit
+from app.projects import store as projects
 from app.release import canary
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler

@@ -5,9 +5,9 @@ from uuid import UUID
 from sqlalchemy import update
 
 from app.agent.prompt_profiles import prompt_hash
-from app.db import releases, tables, trajectories
+from app.base.values import Trajectory
+from app.db import releases, results, tables
 from app.db.tables import ReleaseState, TaskState
-from app.records import Trajectory
 from tests.ledger_project import LedgerProject, change_ledger
 from tests.scripted_engine import Answer, ScriptedEngine, block
 
@@ -21,7 +21,7 @@ def looking(prompt: str, turn: int) -> Answer:  # noqa: ARG001
 async def trajectory(project: LedgerProject, task_id: UUID) -> Trajectory:
     assert (await project.ended(task_id)).state is TaskState.DONE
     async with project.sessions() as session:
-        return await trajectories.of_task(session, task_id)
+        return await results.of_task(session, task_id)
 
 
 async def pin(project: LedgerProject, task_id: UUID, release_id: UUID) -> None:

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from app.base.errors import AdapterError, EngineError, StorageError
 from app.db import releases, runs
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
-from app.errors import AdapterError, EngineError, StorageError
+from app.db.notify import NotificationListener
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.support.every_row import every_row

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
 from app.engine.protocol import Sampling
-from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import FaultyProxy, faulty_proxy, hanging, until
 from tests.tiny_model import make_model_dir

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.client import HttpEngine, Replica
 from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
-from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import (
     COMPLETIONS,

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from app.base.model_catalog import SEED
+from app.base.settings import Settings
 from app.engine.adapter_files import WEIGHTS
-from app.settings import Settings
 from trainer.environment import open_environment
 from trainer.evaluation.metrics import TaskResult
 from trainer.rollouts.stack import open_stack

@@ -10,8 +10,8 @@ import torch
 from click.testing import CliRunner, Result
 
 from app.agent.limits import RolloutLimits
+from app.base.errors import InvalidError, ModelMemoryError
 from app.base.model_catalog import SEED
-from app.errors import InvalidError, ModelMemoryError
 from tests.tiny_model import make_model_dir
 from trainer.environment import open_environment
 from trainer.evaluation.metrics import TaskResult

@@ -10,8 +10,8 @@ from app.apis.api_documents import encode, parse_document
 from app.apis.binary_values import takes_bytes
 from app.apis.bind_arguments import bind
 from app.apis.catalog import App, Catalog, Parameter
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from tests.document_parts import openapi
 from tests.processor_time import within
 from tests.support.every_row import every_row

@@ -17,11 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
-from app.db import calls, events, projects, tables, task_queue, tasks, trajectories, turns
+from app.base.errors import ConflictError
+from app.base.values import Call, Offer, Stop, Turn, Use
+from app.db import calls, results, tables, task_queue, tasks, turns
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES, TaskState
-from app.errors import ConflictError
-from app.records import Call, Offer, Stop, Turn, Use
+from app.projects import store as projects
 from app.runner.sent_marks import SentMarks
 from app.runner.task_journal import TaskJournal
 from app.sandbox.protocol import SessionLimits
@@ -85,7 +86,7 @@ async def _check_complete(sessions: Sessions, ledger: Ledger, row: tables.Task) 
     assert row.answer == mine
     assert len(mine) == WRITES
     async with sessions() as session:
-        trajectory = await trajectories.of_task(session, row.id)
+        trajectory = await results.of_task(session, row.id)
     assert [call.seq for call in trajectory.calls] == list(range(WRITES + 1))
     assert [turn.outcome for turn in trajectory.turns] == ["ok"] * 4
 
@@ -192,7 +193,7 @@ async def test_pending_calls_and_their_events_are_written_when_the_rollout_ends(
     await journal.end(look)
     await journal.flush()
     async with project.sessions() as session:
-        [event] = await events.after(session, row.id)
+        [event] = await results.after(session, row.id)
         [made] = await calls.of_task(session, row.id)
     assert (event.kind, event.data["api"], event.data["arguments"]) == (
         "call",
@@ -212,7 +213,7 @@ async def test_of_several_offered_skills_the_one_that_was_used_is_reported(proje
     await journal.on_sampled(0, turn)
     await journal.on_turn_end(0, turn)
     async with project.sessions() as session:
-        found = [each.data for each in await events.after(session, row.id) if each.kind == "skill"]
+        found = [each.data for each in await results.after(session, row.id) if each.kind == "skill"]
     assert [(each["status"], each["name"], each["calls"]) for each in found] == [("used", "carry", 2)]
 
 
@@ -278,7 +279,7 @@ async def test_a_call_during_which_its_code_ran_out_of_time_leaves_no_later_call
     async with project.runner(engine, limits=limits):
         row = await project.ended(task_id)
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert (row.stop, [entry.text for entry in project.ledger.entries]) == (Stop.COMPLETED, ["a", "b"])
     stopped, done = trajectory.calls
     assert (stopped.seq, stopped.arguments, done.seq) == (0, {"text": "a"}, 1)

@@ -11,13 +11,14 @@ import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import func, select, update
 
-from app.db import events, learning, projects, releases, retention, runs, tables, tasks, trajectories
+from app.base.values import Json, ScoreSource, Stop
+from app.db import learning, releases, results, runs, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
-from app.records import Json, Stop
+from app.projects import store as projects
 from app.run_settings import RunKind, RunSettings
-from app.runner.retention_loop import RetentionLoop
-from app.score_source import ScoreSource
+from app.tasks import retention
+from app.tasks.retention import RetentionLoop
 from tests.ledger_project import until
 from tests.lock_waits import waits_for_a_lock
 from tests.rows import project_row, trajectory_of, turn_of
@@ -37,9 +38,9 @@ async def _ended(sessions: Sessions, project_id: UUID, *days: float) -> list[UUI
     async with sessions.begin() as session:
         for each in days:
             task = await tasks.submit(session, project_id, tasks.NewTask(instruction="tidy up"))
-            await trajectories.save(session, project_id, trajectory_of(task, turn_of()))
+            await results.save(session, project_id, trajectory_of(task, turn_of()))
             for kind in ("turn", "done"):
-                await events.append(session, task.id, kind, {})
+                await results.append(session, task.id, kind, {})
             finished = func.now() - timedelta(days=each)
             ended = {"state": TaskState.DONE, "stop": Stop.COMPLETED, "score": 1.0, "finished_at": finished}
             await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
@@ -121,7 +122,7 @@ async def test_one_process_deletes_at_a_time(committed: Sessions) -> None:
 
 _KILLED = """
 import asyncio, sys
-from app.db import retention
+from app.tasks import retention
 from app.db.database import open_database
 from tests.encryption_keys import TEST_KEYS
 

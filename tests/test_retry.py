@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.protocol import RetryingEngine, Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError, EngineRefusalError
 from tests.scripted_engine import END, ScriptedEngine, byte_tokenizer
 
 DOWN = EngineError("the engine is down")

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from app.records import Stop, Use
+from app.base.values import Stop, Use
 from tests.trajectory_samples import coded, offer, trajectory
 from trainer.rewards import chain_step
 from trainer.sage.reward import (

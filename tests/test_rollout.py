@@ -14,8 +14,8 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import PROFILES, Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.errors import EngineError
-from app.records import Offer, Policy, Stop, Trajectory, Turn, Use
+from app.base.errors import EngineError
+from app.base.values import Offer, Policy, Stop, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.rollout_bench import DONE, QUICK, TASK, WRITE, Bench

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from app.base.errors import EngineError, EngineRefusalError, SettingError
 from app.db.database import Sessions
 from app.engine.client import HttpEngine, Topology
 from app.engine.dispatch import addresses_of
 from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import ServerRequirements
-from app.errors import EngineError, EngineRefusalError, SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
 from tests.engine_process import engine_process

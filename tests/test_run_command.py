@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from app.db import events
+from app.db import results
 from app.db.tables import TaskState
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.cut_proxy import Address, CutProxy
@@ -113,7 +113,7 @@ async def test_an_interrupted_command_leaves_the_task_running_and_says_how_to_ca
         assert process.stderr is not None
         task_id = (await asyncio.wait_for(process.stderr.readline(), 60)).decode().removeprefix("task ").strip()
         async with demo.api.sessions.begin() as session:
-            await events.append(session, UUID(task_id), "remark", {"text": "it listens"})
+            await results.append(session, UUID(task_id), "remark", {"text": "it listens"})
         await asyncio.wait_for(process.stderr.readuntil(b"it listens\n"), 60)
         process.send_signal(signal.SIGINT)
         interrupted = await shell.ended(process)

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import torch
 
+from app.base.errors import ModelMemoryError
+from app.base.settings import Settings
 from app.engine.memory import adapter_bytes, kept_bytes, usual_format, weights_in
-from app.errors import ModelMemoryError
 from app.run_settings import RunKind, RunSettings
-from app.settings import Settings
 from tests.tiny_model import make_model_dir
 from trainer.learning.adapter import LogprobModel, with_lora
 from trainer.learning.model import ACTIVATION_BYTES, activation_bytes, load_model

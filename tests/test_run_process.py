@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from app.base.values import Json
 from app.db import releases, run_queue, runs, tables
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.records import Json
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from app.run_settings import RunSettings, check_runnable, read_settings
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
-from app.db import offers, skills, tables, task_claims, task_queue, tasks, trajectories
+from app.base.values import Stop
+from app.db import lease, offers, results, skills, tables, task_queue, tasks
 from app.db.tables import TaskState
-from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import SessionLimits
 from tests.ledger_policies import Stuck, writing
@@ -32,7 +32,7 @@ async def test_a_finished_task_has_a_trajectory_and_its_events(project: LedgerPr
     )
     assert row.release_id is not None
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert trajectory.policy.release == row.release_id
     assert row.generated_tokens == trajectory.generated_tokens > 0
     recorded = await project.events(task_id)
@@ -139,7 +139,7 @@ async def test_a_rollout_that_has_suspended_its_task_may_go_on_to_its_end(projec
     async def execute(row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         stop_signal.released = True
         async with project.sessions.begin() as session:
-            assert await task_claims.suspend(session, row.id, owner)
+            assert await lease.suspend(session, row.id, owner)
         await asyncio.sleep(1)
         ended.set()
 

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
-from app.db import calls, releases, shadows, tables, task_queue, tasks, trajectories, turns
+from app.base.values import Call, Stop
+from app.db import calls, releases, results, shadows, tables, task_queue, tasks, turns
 from app.db.tables import TaskState
-from app.records import Call, Stop
 from app.runner.database_contact import DatabaseContact
 from app.runner.runner import Runner, RunnerOptions
 from tests.ledger_policies import Gated, Stuck, writing
@@ -67,7 +67,7 @@ async def test_a_task_that_killed_two_runners_fails_and_keeps_what_is_recorded(
     assert row.failure is not None
     assert row.failure.startswith("2 runners died while they executed this task and nothing else")
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert [(turn.text, turn.outcome) for turn in trajectory.turns] == [("one", ""), ("two", "crashed")]
     assert [(call.api, call.error is None) for call in trajectory.calls] == [("ledger.add_entry", False)]
     assert project.ledger.entries == []

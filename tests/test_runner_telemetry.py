@@ -9,11 +9,12 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.db import apis, projects, tasks
+from app.base.judge import Judge
+from app.base.values import Trajectory
+from app.db import apis, tasks
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES
-from app.judge import Judge
-from app.records import Trajectory
+from app.projects import store as projects
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from app.agent.limits import RolloutLimits
+from app.base.values import Stop
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger

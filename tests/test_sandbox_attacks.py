@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from app.errors import HostError, SandboxError
-from app.records import Json
+from app.base.errors import HostError, SandboxError
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Observation, SessionLimits
 from app.sandbox.session import ForkedSession

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.processes import descendants, gone

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import SandboxError
-from app.records import Json
+from app.base.errors import SandboxError
+from app.base.values import Json
 from app.sandbox.cgroup import ControlGroups, SharedLimits, UnusableCgroupError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits

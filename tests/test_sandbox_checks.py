@@ -6,10 +6,10 @@ import pytest
 
 from app.agent.limits import RolloutLimits
 from app.agent.score import score
+from app.base.errors import InvalidError
+from app.base.values import Json, Stop
 from app.db import skills
 from app.db.tables import TaskState
-from app.errors import InvalidError
-from app.records import Json, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.confined_process import CallMessage, MessageReader, SessionMessage, ViolationError
 from app.sandbox.wire import LENGTH_BYTES, MAX_NODES, pack, plain
 from tests.processor_time import within

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import HostError, SandboxError
-from app.records import Json
+from app.base.errors import HostError, SandboxError
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.forks import find_bwrap
 from app.sandbox.protocol import Function, Observation, RunStop, SessionLimits

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.records import Json, Use
+from app.base.values import Json, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, SessionLimits
 

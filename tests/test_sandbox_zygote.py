@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 import pytest_asyncio
 
-from app.errors import SandboxError
-from app.records import Json
+from app.base.errors import SandboxError
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from app.sandbox.session import ForkedSession

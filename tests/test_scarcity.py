@@ -15,8 +15,9 @@ import pytest
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
+from app.base.errors import NoConnectionError, SandboxError, ShortageError
+from app.base.processes import shortage_of
 from app.db.tables import TaskState
-from app.errors import NoConnectionError, SandboxError, ShortageError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers
@@ -24,7 +25,6 @@ from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.runner.runner import RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.scarcity import shortage_of
 from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.notebook_server import Notebook
 from tests.scripted_engine import Answer, ScriptedEngine, block

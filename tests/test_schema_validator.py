@@ -10,8 +10,8 @@ from jsonschema.exceptions import best_match
 from app.apis.bind_arguments import bind
 from app.apis.catalog import Operation, Parameter
 from app.apis.schema_validator import Check, start_counting
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from tests.processor_time import within
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.liveness import LivenessListener
-from app.scratch import remove_left, scratch_directory
+from app.base.files import remove_left, scratch_directory
+from app.base.loop import LivenessListener
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from app.scratch import scratch_directory
+from app.base.files import scratch_directory
 with scratch_directory(Path(sys.argv[1])) as directory:
     (directory / "weights").write_text("half")
     print(directory, flush=True)
@@ -24,7 +24,7 @@ with scratch_directory(Path(sys.argv[1])) as directory:
 """
 LISTENER = """
 import time
-from app.liveness import LivenessListener
+from app.base.loop import LivenessListener
 listener = LivenessListener()
 print(listener.address, flush=True)
 time.sleep(600)

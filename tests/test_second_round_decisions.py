@@ -8,7 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.db import approvals, skill_moves, skills, tables, webhooks
+from app.db import approvals, skill_moves, skills, tables
+from app.projects import webhooks
 from app.skills.admission import admit
 from app.skills.library import Library
 from tests.api_app import ApiApp, open_api_app, problem

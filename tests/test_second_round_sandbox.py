@@ -11,7 +11,7 @@ from time import monotonic
 import msgspec
 import pytest_asyncio
 
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill, Function, Observation, RunStop, SessionLimits
 from tests.support.every_row import every_row

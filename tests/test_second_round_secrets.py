@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from app.records import Call, Json, Use
+from app.base.secrets import SecretValues
+from app.base.values import Call, Json, Use
 from app.runner.mask_trajectory import masked
-from app.security.secret_values import SecretValues
 from app.skills.extract import Draft, extract
 from app.skills.skill_keeping import without_secrets
 from app.skills.static_access import static_access

@@ -12,9 +12,9 @@ import httpx
 import msgspec
 import pytest_asyncio
 
-from app.api.dependencies import Dependencies
-from app.db import projects
 from app.processes.api import create_app
+from app.projects import store as projects
+from app.web.routes import Dependencies
 from tests.api_app import ApiApp, open_api_app
 from tests.emptied_database import emptied_database
 from tests.support.every_row import every_row

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from app.apis.credentials import mask
-from app.records import Call, Json
-from app.security.secret_values import SecretValues
+from app.base.secrets import SecretValues
+from app.base.values import Call, Json
 from tests.processor_time import growth, within
 from tests.support.every_row import every_row
 

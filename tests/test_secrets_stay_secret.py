@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.db import tables, task_queue, trajectories, turns
+from app.base.encryption import key_id_of
+from app.base.errors import StorageError
+from app.base.values import Stop, Turn
+from app.db import results, tables, task_queue, turns
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import StorageError
-from app.records import Stop, Turn
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.security.encryption import key_id_of
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until
@@ -156,7 +156,7 @@ async def test_the_token_ids_of_a_masked_trajectory_decode_to_nothing(project: L
         task_id = await project.submit("look into the vault")
         await project.ended(task_id)
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert trajectory.flaw == "secret"
     assert all(turn.context_ids == turn.sampled_ids == turn.logprobs == () for turn in trajectory.turns)
 
@@ -171,7 +171,7 @@ async def test_a_secret_that_only_passes_through_the_code_costs_no_tokens(projec
         task_id = await project.submit("log in")
         await project.ended(task_id)
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert trajectory.flaw is None
     assert not leaks(await dump(project.sessions))
 
@@ -221,7 +221,7 @@ async def test_a_task_that_is_given_up_shows_no_password_of_its_variables(projec
     async with project.runner(ScriptedEngine(project.tokenizer)):
         assert (await project.ended(task_id)).stop == Stop.CRASHED
     async with project.sessions() as session:
-        trajectory = await trajectories.of_task(session, task_id)
+        trajectory = await results.of_task(session, task_id)
     assert ([turn.text for turn in trajectory.turns], trajectory.masked) == (["print('***')"], True)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2MoeConfig, StableLmConfig
 
-from app.errors import ModelError
+from app.base.errors import ModelError
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.lora import AdapterSet
 from tests.tiny_adapter import make_adapter, reference

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.base.model_catalog import SEED_DIR
-from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
+from app.base.settings import Settings
 from app.machine.doctor import check_model
 from app.machine.model_checks import load_served
-from app.settings import Settings
 from tests.test_chat import THOUGHTS_DROPPED
 from tests.test_refused_gguf import NUMBERED
 from tests.tiny_model import TEMPLATE, write_tokenizer

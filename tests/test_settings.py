@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.base.errors import SettingError
 from app.base.model_catalog import DEFAULT_MODEL, SEED
-from app.errors import SettingError
-from app.settings import Settings
+from app.base.settings import Settings
 from tests.support.every_row import every_row
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import trajectories
+from app.base.errors import InvalidError
+from app.base.settings import Settings
+from app.base.values import BASE, Json
+from app.db import results
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
-from app.records import BASE, Json
 from app.run_settings import RunKind, RunSettings
-from app.settings import Settings
 from tests.rows import project_row
 from tests.served_project import ServedProject
 from tests.tiny_model import make_model_dir
@@ -126,7 +126,7 @@ async def test_without_a_file_the_best_served_tasks_become_samples(
     await shop.task(0.0)
     await session.commit()
     examples = await load_examples(job(shop.project.id), sessions, base, record)
-    assert examples.samples == [sample_of(await trajectories.of_task(session, good.id))]
+    assert examples.samples == [sample_of(await results.of_task(session, good.id))]
     assert examples.data["dropped"] == {"unsuccessful": 1}
 
 

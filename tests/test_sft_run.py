@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from app.run_settings import RunKind, RunSettings
 from tests.test_supervised import StopError, samples
 from tests.tiny_adapter import make_adapter

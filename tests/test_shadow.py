@@ -7,10 +7,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, text
 
-from app.db import feedback, offers, projects, releases, shadows, tables, trajectories
+from app.base.errors import ConflictError, EngineError, EngineRefusalError
+from app.base.values import Stop
+from app.db import feedback, offers, releases, results, shadows, tables
 from app.db.shadows import ShadowOutcome
-from app.errors import ConflictError, EngineError, EngineRefusalError
-from app.records import Stop
+from app.projects import store as projects
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
 from tests.ledger_project import LedgerProject, until
@@ -65,7 +66,7 @@ async def traces(project: LedgerProject, task_id: UUID) -> list[object]:
     async with project.sessions() as session:
         row = await session.get_one(tables.Task, task_id)
         columns = {column.name: getattr(row, column.name) for column in tables.Task.__table__.columns}
-        record = await trajectories.of_task(session, task_id)
+        record = await results.of_task(session, task_id)
         offered = await offers.offered(session, task_id)
         kept = await session.scalars(select(tables.Skill.id).where(tables.Skill.project_id == row.project_id))
         return [columns, record, offered, [*kept], await project.events(task_id)]

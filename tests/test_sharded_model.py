@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from app.base.errors import InvalidError, ModelError
 from app.engine.adapter_files import WEIGHTS
-from app.errors import InvalidError, ModelError
 from tests.bench.bench_shard_memory import accounts, write_model
 from tests.distributed_process import SETTINGS
 from tests.team_learner import Outcome, train

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import EngineRefusalError
 from app.engine.client import HttpEngine
 from app.engine.protocol import Sampling
-from app.errors import EngineRefusalError
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from tests.scripted_server import scripted_server
 from trainer.engines.servers import SharedServers

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from app.db import projects, secrets
-from app.db.advisory_locks import staging_lock
 from app.db.database import UNAVAILABLE, Sessions
+from app.db.lease import staging_lock
+from app.projects import secrets
+from app.projects import store as projects
 from tests.ledger_project import put_ledger, until
 from tests.lock_waits import waits_for_a_lock
 from tests.test_staging_reset import Stage

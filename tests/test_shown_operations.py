@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.agent.prompt_profiles import PROFILES
+from app.base.values import Trajectory
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.support.every_row import every_row
 from tests.tiny_model import write_tokenizer

@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
+from app.base.errors import ConflictError, EngineError
+from app.base.values import BASE, Probe, hosted, hosted_id
 from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
-from app.errors import ConflictError, EngineError
 from app.hot_swap.loader import AdapterLoader
 from app.hot_swap.swap_report import SwapReport
-from app.records import BASE, Probe, hosted, hosted_id
 from app.release import canary
 from app.release.promote import Promoter
 from tests.hosted_project import always, hosted_entry

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from app.run_settings import MIN_KINDS
 from trainer.worlds.office.scenarios import templates_of
 from trainer.worlds.simulate_live.findings import as_markdown, curves, findings, success_by_day

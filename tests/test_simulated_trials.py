@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import update
 
+from app.base.errors import ConflictError
 from app.client.server import SageClient
-from app.db import projects, releases, tables
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.errors import ConflictError
+from app.projects import store as projects
 from app.release import watch
 from tests.api_app import open_api_app
 from tests.canary_project import Project, apply_decision, begin

@@ -5,9 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from app.db import projects, skill_moves, skills, tables
+from app.base.values import Json
+from app.db import skill_moves, skills, tables
 from app.db.tables import SkillState, TaskState
-from app.records import Json
+from app.projects import store as projects
 from tests.ledger import Entry
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block

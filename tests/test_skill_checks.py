@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from app.apis.catalog import Catalog, Parameter
-from app.records import Call, Json, Use
+from app.base.values import Call, Json, Use
 from app.skills.api_terms import api_terms
 from app.skills.extract import extract
 from app.skills.skill_checks import MAX_SOURCE, is_wrapper, task_details

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Use
 from app.db import releases, skill_moves, tables
-from app.records import Use
 from tests.read_served import read, rewards
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from app.records import Use
+from app.base.untrusted import parse
+from app.base.values import Use
 from app.skills.extract import api_references, extract
-from app.untrusted.syntax_tree import parse
 from tests.written_functions import ARCHIVE, archived, offer, ran, rollout
 
 

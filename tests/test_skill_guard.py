@@ -7,7 +7,8 @@ import pytest
 
 from app.apis.builtin import API_DOCS, COMPLETE_TASK
 from app.apis.catalog import Operation
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.values import Call
 from app.gateway.skill_guard import GuardedSkill, SkillGuard, SkillRefusal, constants_of, refusal
 from app.gateway.skill_manifest import (
     CONSTANT,
@@ -18,7 +19,6 @@ from app.gateway.skill_manifest import (
     widenings,
 )
 from app.gateway.value_origins import ValueOrigins
-from app.records import Call
 from app.sandbox.protocol import EnteredSkill
 
 PASSWORD = "hunter2-and-more"

@@ -5,11 +5,11 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
+from app.base.values import ScoreSource
 from app.db import feedback, offers, skill_evidence, skill_moves, skill_records, skills, tables
 from app.db.skill_evidence import Outcomes
 from app.db.skill_value import compared_tasks
 from app.db.tables import SkillState
-from app.score_source import ScoreSource
 from app.skills import lifecycle
 from app.skills.admission import admit
 from app.skills.lifecycle import is_harmful

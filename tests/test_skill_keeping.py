@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
+from app.base.errors import ConflictError
+from app.base.secrets import SecretValues
 from app.db import offers, skill_moves, skills, tables
 from app.db.database import Sessions
 from app.db.skills import StartingState
 from app.db.tables import SkillState
-from app.errors import ConflictError
-from app.security.secret_values import SecretValues
 from app.skills.library import Library
 from app.skills.skill_keeping import SkillKeeping
 from tests.rows import claimed_task, new_skill, offer_of

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from sqlalchemy import event
 
+from app.base.errors import ConflictError, NotFoundError
 from app.db import skill_moves, skills, tables
 from app.db.database import Sessions
-from app.errors import ConflictError, NotFoundError
 from app.skills.admission import serving
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin

@@ -5,9 +5,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, feedback, skill_moves
+from app.base.errors import ConflictError
+from app.db import feedback, skill_moves
 from app.db.tables import SkillState
-from app.errors import ConflictError
+from app.projects import audit
 from app.skills import lifecycle
 from tests.rows import project_row
 from tests.skill_project import WIDE, SkillProject

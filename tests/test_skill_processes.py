@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from app.records import Use
+from app.base.values import Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import RunStop
 from tests.skill_sessions import APIS, LIMITS, SAME, EchoHost, functions, run_turns

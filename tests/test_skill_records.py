@@ -7,11 +7,11 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.skill_value_view import SkillEffect, SkillValue
+from app.base.values import Json
 from app.db import offers, skill_records, skills, tables
 from app.db.skill_uses import SkillStats
 from app.db.skill_value import compared_tasks
 from app.db.tables import TaskState
-from app.records import Json
 from tests.rows import new_skill, offer_of, project_row, task_row
 
 DAWN = datetime(2026, 5, 1, tzinfo=UTC)

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import ConflictError
 from app.db import releases, skill_moves, skill_withdrawals, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState
-from app.errors import ConflictError
 from app.skills import lifecycle
 from app.skills.admission import admit
 from tests.rows import new_skill, project_row

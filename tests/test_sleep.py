@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.base.errors import EngineError, SettingError
+from app.base.settings import Settings
 from app.db import run_queue, runs
 from app.db.database import Sessions
-from app.errors import EngineError, SettingError
 from app.run_settings import RunKind, RunSettings
-from app.settings import Settings
 from tests.processes import free_ports
 from tests.rows import LEASE, project_row
 from tests.sleepy_server import SleepyServer, sleepy_server

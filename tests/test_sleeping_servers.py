@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import EngineError
 from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
-from app.errors import EngineError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import FaultyProxy, Forward, Reply, faulty_proxy, until
 from tests.tiny_model import make_model_dir

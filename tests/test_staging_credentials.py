@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.db import apis, exams, projects, secrets
+from app.base.errors import InvalidError
+from app.db import apis, exams
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.errors import InvalidError
+from app.projects import secrets
+from app.projects import store as projects
 from tests.examined import examined
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import block

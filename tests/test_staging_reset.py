@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.db import exams, projects, secrets
+from app.base.errors import InvalidError, StagingError
+from app.db import exams
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.errors import InvalidError, StagingError
+from app.projects import secrets
+from app.projects import store as projects
 from tests.api_app import open_api_app, problem
 from tests.examined import examined
 from tests.ledger import Ledger

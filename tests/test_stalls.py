@@ -12,10 +12,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
-from app.db import calls, events, projects, tables, task_queue, tasks
+from app.base.values import Stop
+from app.db import calls, results, tables, task_queue, tasks
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES, TaskState
-from app.records import Stop
+from app.projects import store as projects
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 
@@ -107,7 +108,7 @@ async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_end
     assert ("its runner died or stalled" in (row.failure or "")) == doubt
     assert written(ledger) == Counter(first=int(sent) if doubt else WRITES, second=WRITES)
     async with committed() as session:
-        assert (await events.after(session, task_id))[-1].kind == "done"
+        assert (await results.after(session, task_id))[-1].kind == "done"
 
 
 async def test_a_call_that_a_killed_runner_had_not_sent_is_made_by_the_next_one(

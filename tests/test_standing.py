@@ -7,7 +7,7 @@ import pytest
 
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import SkillState
-from app.project.project_settings import SkillPolicy
+from app.projects.settings import SkillPolicy
 from app.skills.standing import Standing, standing
 from tests.support.every_row import every_row
 

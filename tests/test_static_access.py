@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.records import Use
+from app.base.values import Use
 from app.skills.extract import extract
 from app.skills.static_access import static_access
 from app.skills.validate_drafts import refusals

@@ -7,10 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from app.db import offers, releases, skills, statistics, tables
+from app.db import offers, releases, skills, tables
 from app.db.database import Sessions
-from app.db.statistics import TimeBucket
 from app.db.tables import TaskState
+from app.projects import statistics
+from app.projects.statistics import TimeBucket
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import new_skill, offer_of
 

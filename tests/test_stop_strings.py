@@ -11,11 +11,11 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, run_rollout
+from app.base.values import Policy, Trajectory
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.model_server.api import CompletionRequest, CompletionWriter, PreparedRequest
 from app.model_server.generation import GenerationChunk, StopStrings
-from app.records import Policy, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.ledger import Ledger
 from tests.rollout_bench import TASK

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, cast
 import pytest
 import torch
 
+from app.base.errors import EngineError, EngineRefusalError, ModelError
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import BLOCK_TOKENS
-from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
 from trainer.engines.embedded import (

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from app.agent.prompt_profiles import PROFILES
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation, RunStop, SessionLimits
 from app.sandbox.session import ForkedSession

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.liveness import UNRESPONSIVE
+from app.base.loop import UNRESPONSIVE
 from app.machine.supervise import ChildProcess, ProcessError, Supervisor, last_error, rotate
 from tests.ledger_project import until
 from tests.processes import alive, free_ports, gone, is_open

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from app.errors import ModelMemoryError
+from app.base.errors import ModelMemoryError
 from tests.tiny_model import make_model_dir
 from trainer.learning import supervised
 from trainer.learning.batch import Sample, pad

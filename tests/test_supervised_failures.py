@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.base.settings import Settings
 from app.machine import supervise
 from app.machine.supervise import ChildProcess, ProcessError, Supervisor, last_error, rotate, rotation
-from app.settings import Settings
 from tests.processes import alive, free_ports
 from tests.small_filesystem import fill, small_filesystem
 from tests.test_supervise import SUPERVISOR_PROCESS
@@ -25,7 +25,7 @@ SERVE = (
 )
 REPORT = """
 import asyncio, os
-from app.liveness import LivenessReporter
+from app.base.loop import LivenessReporter
 async def main():
     print(os.getpid(), flush=True)
     async with LivenessReporter(os.environ["NOTIFY_SOCKET"]):

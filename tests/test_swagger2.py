@@ -13,10 +13,10 @@ from app.apis.bind_arguments import bind
 from app.apis.catalog import App, Catalog
 from app.apis.signature import signature
 from app.apis.swagger2 import as_openapi
-from app.errors import ApiDocumentError
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.records import Json
 from tests.listening_app import listening_app
 
 DOCUMENT = """

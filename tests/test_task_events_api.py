@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, tables, task_queue, trajectories
+from app.base.values import Policy, Stop, Task, Trajectory, Turn
+from app.db import results, tables, task_queue
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
-from app.records import Policy, Stop, Task, Trajectory, Turn
+from app.db.notify import NotificationListener
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.ledger_project import until
@@ -35,13 +35,13 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 async def append_events(api: ApiApp, task_id: UUID, *kinds: str) -> None:
     for kind in kinds:
         async with api.sessions.begin() as session:
-            await events.append(session, task_id, kind, {"of": kind})
+            await results.append(session, task_id, kind, {"of": kind})
 
 
 async def finish(api: ApiApp, task_id: UUID) -> None:
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        await events.append(session, task_id, "done", {"state": "done"})
+        await results.append(session, task_id, "done", {"state": "done"})
         await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
 
 
@@ -149,7 +149,7 @@ async def test_a_trajectory_shows_the_text_of_each_prompt_unless_the_tokens_are_
                 task=Task(task_id, ""), policy=Policy(), profile="compact", turns=turns, stop=Stop.COMPLETED
             )
             async with api.sessions.begin() as session:
-                await trajectories.save(session, api.demo.id, record)
+                await results.save(session, api.demo.id, record)
             shown = await api.client.get(f"/v1/tasks/{task_id}/trajectory", params=query)
             return [each.get("prompt", "none") for each in shown.json()["turns"]]
 
@@ -177,7 +177,7 @@ async def test_a_trajectory_shows_the_spans_of_the_sampled_tokens(api: ApiApp) -
         answer=3,
     )
     async with api.sessions.begin() as session:
-        await trajectories.save(session, api.demo.id, record)
+        await results.save(session, api.demo.id, record)
 
     shown = (await api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
     assert [turn["sampled_span"] for turn in shown["turns"]] == [[3, 5], [6, 7], [2, 4]]

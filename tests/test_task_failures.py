@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
+from app.base.errors import EngineRefusalError
 from app.db import task_queue
 from app.db.tables import TaskState
-from app.errors import EngineRefusalError
 from tests.ledger_policies import SKILL, writing
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block

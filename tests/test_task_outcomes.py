@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import feedback, task_outcomes, task_queue
+from app.base.values import Stop, in_words, what_to_do
+from app.db import feedback, task_queue
 from app.db.database import Sessions
-from app.db.statistics import TimeBucket
 from app.db.tables import TaskState
-from app.records import Stop, what_to_do
-from app.score_source import in_words
+from app.projects import statistics
+from app.projects.statistics import TimeBucket
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page
@@ -62,14 +62,14 @@ async def test_each_task_counts_once_as_solved_unscored_or_failed(api: ApiApp) -
             with row(name):
                 await ended(api, **outcome)
                 async with api.sessions() as session:
-                    rows = await task_outcomes.over_time(session, api.demo.id, since, TimeBucket.DAY)
+                    rows = await statistics.over_time(session, api.demo.id, since, TimeBucket.DAY)
                 now = {each: sum(getattr(row, each) for row in rows) for each in before}
                 assert {each: now[each] - before[each] for each in now if now[each] != before[each]} == {
                     expected: 1
                 }
                 before = now
     async with api.sessions() as session:
-        assert await task_outcomes.count_failed(session, api.demo.id) == before["failed"]
+        assert await statistics.count_failed(session, api.demo.id) == before["failed"]
     home = await read_page(api, "/console", "admin")
     assert "Of 10 tasks that ended, 2 were solved, 2 have no score and 6 failed." in home
 
@@ -83,7 +83,7 @@ async def test_home_names_the_kinds_that_fail_and_what_to_do(api: ApiApp) -> Non
     await ended(api, "count", "counts", state=TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
     await ended(api, "count", "counts", **failed)
     async with api.sessions() as session:
-        kinds = await task_outcomes.failing_kinds(session, api.demo.id, 5)
+        kinds = await statistics.failing_kinds(session, api.demo.id, 5)
     assert [(each.name, each.failed, each.tasks, each.latest, each.stop) for each in kinds] == [
         ("notes", 2, 2, latest, Stop.TURN_LIMIT)
     ]

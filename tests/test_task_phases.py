@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.db import task_queue, trajectories
+from app.base.telemetry import Phase, PhaseClock, phase, phase_seconds, running, span, timed
+from app.base.values import Trajectory
+from app.db import results, task_queue
 from app.engine.protocol import Completion
-from app.records import Trajectory
-from app.telemetry.phases import Phase, PhaseClock, phase, phase_seconds, running, span, timed
 from tests.ledger_policies import DONE
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
@@ -30,7 +30,7 @@ class Slow(ScriptedEngine):
 
 async def trajectory_of(project: LedgerProject, task_id: Any) -> Trajectory:
     async with project.sessions() as session:
-        return await trajectories.of_task(session, task_id)
+        return await results.of_task(session, task_id)
 
 
 @pytest.mark.parametrize("slow", [Phase.QUEUE, Phase.ENGINE, Phase.CALLS, Phase.SANDBOX, Phase.CHECK])

@@ -11,13 +11,13 @@ import pytest
 from litestar import Litestar, Request, Response, post
 from sqlalchemy import select
 
-from app.db import feedback, scores, tables, task_queue, tasks, trajectories
+from app.base.values import ScoreSource
+from app.db import feedback, results, tables, task_queue, tasks
 from app.db.database import Sessions
+from app.db.results import measures
 from app.db.tables import TaskState
-from app.db.task_measures import measures
 from app.gateway.http_client import open_client
 from app.runner.verifier_sender import VerifierOptions, VerifierSender
-from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.listening_app import listening_app
@@ -69,7 +69,7 @@ async def end_task(api: ApiApp, *, check: str | None = None, state: TaskState = 
         turn = msgspec.structs.replace(turn, text="hm " * 9_000 + turn.text)
         record = trajectory_of(task, turn)
         record = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, scenario="rent"))
-        await trajectories.save(session, api.demo.id, record)
+        await results.save(session, api.demo.id, record)
         return task.id
 
 
@@ -232,7 +232,7 @@ async def test_the_strongest_source_counts_in_whichever_order_they_come(
             if name == "person":
                 await feedback.add(session, task_id, values[name])
             else:
-                await scores.give(session, task_id, values[name], ScoreSource(name))
+                await results.give(session, task_id, values[name], ScoreSource(name))
     task = await shown(api, task_id)
     assert (task["score"], task["score_source"]) == (0.3, "person")
     assert task["overruled_score"] == overruled, "the first score that did not count"
@@ -246,7 +246,7 @@ async def test_a_reward_is_known_once_it_is_verified_and_a_judged_one_counts_for
     await api.client.patch("/v1/projects/demo", json={"settings": {"verifier": None}})
     judged = await end_task(api)
     async with api.sessions.begin() as session:
-        assert await scores.give(session, judged, 1.0, ScoreSource.JUDGE, judged_by="wise")
+        assert await results.give(session, judged, 1.0, ScoreSource.JUDGE, judged_by="wise")
     table = tables.Task.__table__
     measured = measures(table)
     async with api.sessions() as session:

@@ -18,10 +18,13 @@ from sqlalchemy import select
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials, bearer
-from app.db import audit, feedback, keys, tables
+from app.base.errors import AdapterError, GgufError, HostError, InvalidError, public_text
+from app.base.secrets import SecretValues
+from app.base.text import visible, visible_value
+from app.base.values import Stop
+from app.db import feedback, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, SkillState
-from app.errors import AdapterError, GgufError, HostError, InvalidError, public_text
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers
@@ -32,10 +35,8 @@ from app.gateway.skill_manifest import PARAMETER
 from app.gateway.ssrf import PublicNetwork
 from app.machine.backup import unpack_rows
 from app.machine.gguf import convert
-from app.records import Stop
-from app.security.secret_values import SecretValues
+from app.projects import audit, keys
 from app.security.shown_call import shown_call
-from app.security.visible_text import visible, visible_value
 from app.skills import lifecycle
 from app.skills.skill_names import name_objection
 from tests.listening_app import listening_app

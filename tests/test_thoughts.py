@@ -7,8 +7,8 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
 from app.agent.rollout_loop import ResumeState
+from app.base.values import Stop, Trajectory
 from app.engine.tokenizer import opened_thought
-from app.records import Stop, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.extract import extract
 from tests.rollout_bench import DONE, WRITE, Bench

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from app.base.errors import ModelError
+from app.base.values import Json
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.errors import ModelError
-from app.records import Json
 from tests.tiny_model import MAX_LENGTH, SPECIAL, write_tokenizer
 
 CHAT = [

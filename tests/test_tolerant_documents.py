@@ -6,8 +6,8 @@ import pytest
 from app.apis.api_documents import encode, parse_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import App
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from tests.document_parts import REF, answer, body, openapi
 
 GOOD: Json = {"get": {"operationId": "list_mails"}}

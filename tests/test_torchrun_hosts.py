@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from app.base.errors import InvalidError
 from app.engine.adapter_files import WEIGHTS
-from app.errors import InvalidError
 from tests.processes import free_ports
 from tests.team_learner import Outcome
 from tests.tiny_model import make_model_dir

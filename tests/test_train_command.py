@@ -11,12 +11,12 @@ from uuid import uuid4
 
 import pytest
 
+from app.base.errors import AdapterError
+from app.base.values import RunPart
 from app.client.server import SageClient
 from app.db import releases, run_queue
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.errors import AdapterError
-from app.records import RunPart
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app

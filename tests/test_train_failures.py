@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from app.base.settings import Settings
+from app.base.values import Json
 from app.db import apis
 from app.db.database import Sessions
 from app.engine.adapter_files import CONFIG, WEIGHTS
-from app.records import Json
-from app.settings import Settings
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir

@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
-from app.records import Trajectory
+from app.base.values import Trajectory
 from tests.trajectory_samples import advantaged, rollout, trajectory
 from trainer.learning.batch import Sample, TrainingSample, divide, training_samples
 from trainer.runs.rollout import experience_metrics, warnings_of

@@ -10,12 +10,13 @@ import pytest
 from litestar import get
 from litestar.response import Redirect
 
-from app.db import apis, exams, projects
+from app.base.errors import InvalidError
+from app.base.values import Json
+from app.db import apis, exams
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.errors import InvalidError
 from app.gateway.http_client import open_client
-from app.records import Json
+from app.projects import store as projects
 from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject

@@ -1,6 +1,6 @@
 """What the code of an agent is told of apps and operations that are not there."""
 
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation, SessionLimits
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 
-from app.records import Policy, Task, Trajectory
+from app.base.values import Policy, Task, Trajectory
 from app.run_settings import RunKind, RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import NotFoundError
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import NotFoundError
 from app.model_server.api import CompletionRequest, EngineService, LoadAdapterRequest
 from tests.test_engine_scheduler import scheduling
 from tests.tiny_adapter import make_adapter

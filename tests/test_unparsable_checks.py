@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import DatabaseError
 from app.db.database import Sessions
-from app.errors import DatabaseError
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.event_loop import longest_stall
 from tests.failing_table import failing_table

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import update
 
+from app.base.encryption import KeyRing
 from app.db import tables
 from app.db.database import Sessions
-from app.security.encryption import KeyRing
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import read_page
 from tests.support.every_row import every_row

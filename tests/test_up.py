@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.base.settings import Settings
 from app.machine.up import _services
-from app.settings import Settings
 from tests.processes import command_of, descendants, free_ports, gone
 from tests.tiny_model import make_model_dir
 

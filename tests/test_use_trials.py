@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, tables
+from app.db import tables
+from app.projects import store as projects
 from tests.read_served import rewards
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject

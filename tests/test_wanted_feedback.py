@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, release_trials, releases, tables, unscored_tasks, watches
+from app.db import release_trials, releases, tables, unscored_tasks, watches
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.project.wanted_feedback import KindScores, KindTrial, Unscored, choose
+from app.projects import store as projects
 from tests.api_app import ApiApp, open_api_app
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject

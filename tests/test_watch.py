@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from sqlalchemy import func, select, update
 
+from app.base.errors import ConflictError, EngineError
+from app.base.values import Json
 from app.db import apis, releases, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
-from app.errors import ConflictError, EngineError
-from app.records import Json
 from app.release import canary, manifest, watch
 from app.release.watch_decision import WatchAction
 from app.skills.admission import admit

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.db.kind_column import UNLABELLED
+from app.db.results import UNLABELLED
 from app.db.watches import WatchedTask
 from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
 

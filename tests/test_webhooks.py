@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from sqlalchemy import Update, func, update
 
-from app.db import tables, webhooks
+from app.db import tables
 from app.db.database import Sessions
-from app.db.webhooks import DeliveryResult
-from app.project.webhook_sender import WebhookOptions
+from app.projects import webhooks
+from app.projects.webhooks import DeliveryResult, WebhookOptions
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger_project import until
 from tests.webhook_messages import FAST, deliveries, end_task, sending, set_webhook, settled

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import update
 
 from app.api.skill_value_view import SkillValue
+from app.base.settings import Settings
 from app.db import offers, skills, tables, tasks
 from app.db.database import Sessions
 from app.db.skill_value import ComparedTask, compared_tasks
-from app.settings import Settings
 from app.skills.skill_selection import is_withheld
 from tests.ledger_project import LedgerProject
 from tests.rows import offer_of, project_row

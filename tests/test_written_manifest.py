@@ -3,8 +3,8 @@
 import msgspec
 
 from app.apis.catalog import App, Catalog, Operation
+from app.base.values import Call, Json, Trajectory, Turn, Use
 from app.gateway.skill_manifest import SkillManifest
-from app.records import Call, Json, Trajectory, Turn, Use
 from app.skills.extract import extract
 from app.skills.written_manifest import manifest_of
 from tests.written_functions import ran, rollout

@@ -8,7 +8,7 @@ import msgspec
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
 from app.apis.protocol import OutgoingRequest
-from app.records import Json, Trajectory
+from app.base.values import Json, Trajectory
 from app.skills.extract import Draft
 from app.skills.fusion import Ranked
 from app.skills.retrieval import Query

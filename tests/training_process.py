@@ -12,7 +12,7 @@ import time
 
 import psycopg
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from trainer.run_job import Job, Result, RunProgress
 from trainer.worker.run_process import main
 

@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, releases, runs, tables
+from app.base.errors import AppError
+from app.base.settings import Settings
+from app.base.values import Json
+from app.db import releases, runs, tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError
-from app.records import Json
+from app.projects import store as projects
 from app.run_settings import read_settings
-from app.settings import Settings
 from tests.rows import project_row
 from tests.served_project import ServedProject
 from trainer.run import train

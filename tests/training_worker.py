@@ -2,7 +2,7 @@
 
 import sys
 
-from app.settings import Settings
+from app.base.settings import Settings
 from trainer.worker.launcher import build
 
 celery = build(Settings.from_env(), (sys.executable, "-m", "tests.training_process"))

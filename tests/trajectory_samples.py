@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from uuid import UUID, uuid4
 
-from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.base.values import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from trainer.learning.batch import Sample, samples_of
 from trainer.sage.advantages import AdvantagedRollout, ScoredRollout
 

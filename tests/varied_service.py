@@ -16,9 +16,9 @@ from litestar.response import Stream
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
+from app.base.values import Json
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.records import Json
 from tests.listening_app import listening_app
 
 PHOTO = bytes(range(256)) * 4

@@ -9,7 +9,7 @@ from litestar.exceptions import NotAuthorizedException
 from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
 
-from app.records import Json
+from app.base.values import Json
 from tests.traced_transport import TracedTransport
 
 SERVER = "http://vault.test"

@@ -7,10 +7,12 @@ from uuid import UUID
 
 from sqlalchemy import insert
 
-from app.db import audit, clock, projects, skills, tables
+from app.base.values import Json, Stop
+from app.db import queries, skills, tables
 from app.db.database import Sessions
 from app.db.tables import SkillState, TaskState
-from app.records import Json, Stop
+from app.projects import audit
+from app.projects import store as projects
 from app.release import watch
 from app.release.reconciler import ReleaseReconciler
 from tests.canary_project import Project
@@ -89,7 +91,7 @@ async def scored(
 ) -> None:
     """So many tasks of a kind with scores of 1 and 0, evenly mixed, so many times, one after the other."""
     async with project.sessions.begin() as session:
-        now = await clock.now(session)
+        now = await queries.now(session)
         values = {
             "project_id": project.id,
             "release_id": release_id,

@@ -11,7 +11,7 @@ from app.db import task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.gateway.http_client import open_client
-from app.project.webhook_sender import WebhookOptions, WebhookSender
+from app.projects.webhooks import WebhookOptions, WebhookSender
 from tests.api_app import ApiApp
 from tests.ledger_project import until
 from tests.rows import LEASE, task_row

@@ -7,9 +7,9 @@ from email.parser import BytesParser
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog, Operation
+from app.base.values import Json
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.records import Json
 from tests.recording_server import Received, RecordingServer, recording_server
 
 

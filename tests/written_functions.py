@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 
 ARCHIVE = '''\
 def archive_mails_by_person(name: str) -> int:

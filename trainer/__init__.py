@@ -1,3 +1,3 @@
-from app.garbage_collection import collect_seldom
+from app.base.processes import collect_seldom
 
 collect_seldom()  # nearly every process that imports this package imports torch next

@@ -4,8 +4,8 @@ one.
 
 from pathlib import Path
 
-from app.errors import StorageError
-from app.publish import publish
+from app.base.errors import StorageError
+from app.base.files import publish
 
 
 def write_atomically(content: bytes, path: Path) -> None:

@@ -18,11 +18,11 @@ import msgspec
 from tqdm import tqdm
 
 from app.adapters.bundled_adapter import BundledAdapter
+from app.base import plugins
+from app.base.errors import SettingError
+from app.base.processes import base_url
+from app.base.settings import Settings
 from app.client.options import find_key, project_option, server_options, url_option
-from app.errors import SettingError
-from app.plugins import registry
-from app.ports import base_url
-from app.settings import Settings
 from trainer.environment import Split
 from trainer.evaluation.metrics import Evaluate, PolicyMetrics, TaskResult, measure, metrics_table
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
@@ -137,7 +137,7 @@ def evaluate(**given: Any) -> None:
         raise click.BadParameter(
             f"{options.scenarios} scenarios cannot be spread evenly over {options.sites} sites"
         )
-    registry.find("sage.retrieval", options.retrieval)
+    plugins.find("sage.retrieval", options.retrieval)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
     passes = asyncio.run(_run_passes(options))
@@ -296,7 +296,7 @@ def _is_hosted(expert: str) -> bool:
     from trainer.rollouts.episode import GROUP  # noqa: PLC0415
 
     name = expert.partition("?")[0]
-    return "?" not in expert and ":" not in name and name not in registry.names(GROUP)
+    return "?" not in expert and ":" not in name and name not in plugins.names(GROUP)
 
 
 def _key(variable: str | None) -> str:

@@ -14,10 +14,10 @@ import httpx
 import msgspec
 
 from app.apis.catalog import Catalog
+from app.base import plugins
+from app.base.plugin_options import PluginSpec, load_options
+from app.base.values import Task, Trajectory
 from app.gateway.gateway import Gateway
-from app.plugins import registry
-from app.plugins.plugin_options import PluginSpec, load_options
-from app.records import Task, Trajectory
 
 GROUP = "sage.environments"
 
@@ -100,6 +100,6 @@ def open_environment(text: str) -> Environment:
     Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
     """
     spec = PluginSpec.parse(text)
-    load = registry.load(GROUP, spec.name)
+    load = plugins.load(GROUP, spec.name)
     environment: Environment = load(**load_options(load, spec))
     return environment

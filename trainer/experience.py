@@ -24,7 +24,13 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, judgements, projects, releases, scores, training_data
+from app.base import plugins
+from app.base.errors import AppError, EngineRefusalError, InvalidError, NotFoundError
+from app.base.judge import GroupJudge, NamedJudge, load_judge
+from app.base.plugin_options import PluginSpec
+from app.base.settings import Settings
+from app.base.values import GOOD, ScoreSource, Task, Trajectory, hosted_id
+from app.db import exams, judgements, releases, results, training_data
 from app.db.database import Sessions, reading
 from app.db.exams import HeldOut
 from app.db.scored_log import UnlabelledTask
@@ -32,15 +38,9 @@ from app.db.skill_evidence import ENOUGH_WITHHELD, Outcomes
 from app.db.skill_value import compared_tasks, withheld_among
 from app.db.tables import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
-from app.errors import AppError, EngineRefusalError, InvalidError, NotFoundError
-from app.judge import GroupJudge, NamedJudge, load_judge
-from app.plugins import registry
-from app.plugins.plugin_options import PluginSpec
-from app.project.holdout import OWN_WORK, is_held_out, kind_that_begins
-from app.records import Task, Trajectory, hosted_id
+from app.projects import store as projects
+from app.projects.settings import OWN_WORK, is_held_out, kind_that_begins
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
-from app.score_source import GOOD, ScoreSource
-from app.settings import Settings
 from app.skills.ngrams import NgramIndex
 from app.skills.skill_checks import is_wrapper
 from app.skills.standing import is_worse
@@ -468,7 +468,7 @@ async def _store(
     pairs = sorted((each.task.id, score) for each, score in zip(group, given, strict=True) if score is not None)
     async with sessions.begin() as session:
         for task_id, score in pairs:
-            await scores.give(session, task_id, score, ScoreSource.JUDGE, judged_by=judged_by)
+            await results.give(session, task_id, score, ScoreSource.JUDGE, judged_by=judged_by)
 
 
 class LoggedExperience(msgspec.Struct, frozen=True):
@@ -495,7 +495,7 @@ async def read_logged(
     """
     window = await read_window(session, project_id, settings, base)
     tasks = [_check_on_policy(task, settings.max_staleness) for task in window.tasks]
-    rule = registry.load("sage.rewards", settings.reward)
+    rule = plugins.load("sage.rewards", settings.reward)
     known = await read_use_values(session, project_id, window)
     rewards = compute_rewards(tasks, window.scenarios, window.makers, rule, known)
     grouped = group_tasks(tasks, rewards, window.scenarios)

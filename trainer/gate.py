@@ -22,12 +22,12 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_of
+from app.base.errors import AdapterError, EngineRefusalError, StagingError
+from app.base.values import Json
 from app.db import evaluations, releases, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.tables import ReleaseState
-from app.errors import AdapterError, EngineRefusalError, StagingError
-from app.records import Json
 from app.release.reference import since_reference
 from app.run_settings import MIN_JUDGED, MIN_KINDS, RunSettings
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide, look_greedily

@@ -13,16 +13,17 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import embedded_postgres, hosted_models, projects, tables
+from app.base import plugins
+from app.base.encryption import KeyRing
+from app.base.errors import InvalidError, SettingError, WrongUsageError
+from app.base.judge import NamedJudge
+from app.base.settings import Settings
+from app.base.values import Trajectory
+from app.db import hosted_models, postgres, tables
 from app.db.database import Sessions, open_database
 from app.engine.protocol import ChatModel
-from app.errors import InvalidError, SettingError, WrongUsageError
-from app.judge import NamedJudge
-from app.plugins import registry
-from app.records import Trajectory
+from app.projects import store as projects
 from app.release.hosted_models import HostedModels, charged
-from app.security.encryption import KeyRing
-from app.settings import Settings
 from trainer.judge import GroupSize, MaxTokens, OpenAiJudge, Seconds
 from trainer.rollouts.episode import GROUP, OpenModel
 
@@ -114,7 +115,7 @@ def _embedded(name: str, settings: Settings) -> str:
     directory = settings.data_dir.absolute() / "postgres"
     if not (directory / "postmaster.pid").exists():
         raise SettingError(
-            f"no expert is named {name!r}, there are {', '.join(registry.names(GROUP))}; for a hosted model set "
+            f"no expert is named {name!r}, there are {', '.join(plugins.names(GROUP))}; for a hosted model set "
             "DATABASE_URL, or start its server on this machine (`sage up`)"
         )
-    return embedded_postgres.start(directory)
+    return postgres.start(directory)

@@ -1,6 +1,6 @@
 """The Celery application that `sage worker` runs."""
 
-from app.settings import Settings
+from app.base.settings import Settings
 from trainer.worker.launcher import build
 
 celery = build(Settings.from_env())

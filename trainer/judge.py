@@ -9,12 +9,12 @@ from typing import Annotated
 import msgspec
 
 from app.agent.action import without_thoughts
+from app.base.errors import InvalidError
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import Json, Trajectory, Turn
 from app.engine.hosted.client import OpenAiChatModel, Remedies
 from app.engine.protocol import ChatModel
 from app.engine.tokenizer import Message
-from app.errors import InvalidError
-from app.records import Json, Trajectory, Turn
-from app.untrusted.json_text import JsonError, decode_json
 
 GroupSize = Annotated[int, msgspec.Meta(ge=1, le=32)]
 MaxTokens = Annotated[int, msgspec.Meta(ge=1)]

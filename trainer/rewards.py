@@ -27,12 +27,11 @@ from uuid import UUID
 import msgspec
 
 from app.agent.action import extract_code
+from app.base.errors import InvalidError
+from app.base.untrusted import syntax_tree
+from app.base.values import SOLVED, Stop, Task, Trajectory, hosted_id
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
-from app.records import Stop, Task, Trajectory, hosted_id
-from app.score_source import SOLVED
 from app.skills.ngrams import NgramIndex
-from app.untrusted.syntax_tree import syntax_tree
 from trainer.sage.advantages import MIN_SIGNAL, ScoredRollout
 from trainer.sage.reward import ChainStep, Reward, RewardRule, with_use_values
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from app.base.encryption import KeyRing
+from app.base.errors import InvalidError
 from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer, read_card
-from app.errors import InvalidError
 from app.run_settings import RunKind
-from app.security.encryption import KeyRing
 from trainer.engines.servers import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.experience import LoggedExperience, read_once
 from trainer.learning.adapter import TrainingOutput

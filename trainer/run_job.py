@@ -8,10 +8,10 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.errors import AppError
-from app.records import Json
+from app.base.errors import AppError
+from app.base.settings import Settings
+from app.base.values import Json
 from app.run_settings import RunSettings
-from app.settings import Settings
 
 
 class RunCancelledError(AppError):

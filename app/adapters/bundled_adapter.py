@@ -6,9 +6,9 @@ from typing import Self
 
 import msgspec
 
+from app.base.errors import AdapterError, first_line
 from app.base.model_catalog import CATALOG
 from app.engine.adapter_files import AdapterFiles, base_shapes, inspect
-from app.errors import AdapterError, first_line
 
 BUNDLED = Path(__file__).parent / "bundled"
 _WEIGHTS = "model.safetensors"

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
+from app.base.files import publish
 from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
-from app.publish import publish
 
 
 def is_intact(path: Path) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import fsspec.core
 
-from app.errors import SettingError, first_line
+from app.base.errors import SettingError, first_line
 
 
 def open_remote(url: str) -> tuple[Any, str]:

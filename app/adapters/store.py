@@ -12,9 +12,9 @@ from typing import Any
 
 from app.adapters.place import is_intact, place
 from app.adapters.remote_store import open_remote, remote_errors
+from app.base.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
+from app.base.files import scratch_directory
 from app.engine.adapter_files import CONFIG, WEIGHTS, check_present, content_hash, inspect, verify
-from app.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
-from app.scratch import scratch_directory
 
 _FILES = (CONFIG, WEIGHTS)
 _MARKER = "complete"

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from app.base.untrusted import parse
 from app.engine.tokenizer import CLOSED_THOUGHT, OPEN_THOUGHT
-from app.untrusted.syntax_tree import parse
 
 _BLOCK = r"```(?P<language>[^\n`]*)\n(?P<code>.*?)(?P<fence>^[ \t]*```|\Z)"
 _THOUGHT = rf"^[ \t]*(?:(?P<closed>{CLOSED_THOUGHT})|(?P<open>{OPEN_THOUGHT}))"

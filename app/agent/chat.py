@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.base.values import Turn
 from app.engine.tokenizer import ChatTokenizer, Message, opened_thought
-from app.records import Turn
 
 
 class Prompt(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from app.agent.action import extract_code, is_closed, through_code
 from app.agent.chat import Chat, Prompt
 from app.agent.complete_turn import complete_turn
 from app.agent.generation_span import answer_attributes, chat_span, completion_attributes, generation_span
+from app.base.values import CountedTokens, Turn
 from app.engine.protocol import ChatAnswer, ChatModel, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.records import CountedTokens, Turn
 
 _CHARACTERS = 4  # of a token, where nobody counts them
 _BYTES = 3  # of a token of code, or of any writing: not to take an answer for shorter than it is

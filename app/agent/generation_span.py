@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from app.base.telemetry import Attributes, Span, span
 from app.engine.protocol import Completion, Sampling, Tokens
-from app.telemetry.phases import Attributes, Span, span
 
 _OPERATION = "text_completion"  # a prompt of tokens, not of messages
 _CHAT = "chat"

@@ -1,8 +1,8 @@
 """Callbacks of a running rollout."""
 
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.project.approval import ApprovalRequest
-from app.records import Turn
+from app.base.values import Turn
+from app.projects.settings import ApprovalRequest
 
 
 class RolloutHooks:

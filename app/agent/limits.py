@@ -7,9 +7,9 @@ from typing import Final, Self
 import msgspec
 
 from app.agent.action import ends_in_thought, extract_code
-from app.records import Stop, Turn
+from app.base.settings import Settings
+from app.base.values import Stop, Turn
 from app.sandbox.protocol import RunStop, SessionLimits
-from app.settings import Settings
 
 TURN_TOKENS: Final = 512
 THINKING_TURN_TOKENS: Final = 4096  # with fewer, many a thought would end before its code

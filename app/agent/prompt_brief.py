@@ -11,8 +11,8 @@ from app.agent.observation import last_line
 from app.agent.prompt_compact import Compact
 from app.apis.builtin import API_DOCS
 from app.apis.listed_app import ListedApp
+from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
-from app.records import Offer, Task
 
 _SHOWN = 24  # apps
 _DESCRIPTION = 60  # characters

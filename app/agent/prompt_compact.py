@@ -7,8 +7,8 @@ import msgspec
 
 from app.agent.observation import cut, error_of, last_line
 from app.apis.listed_app import ListedApp
+from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
-from app.records import Offer, Task
 from app.sandbox.protocol import Observation
 from app.sandbox.wire import HINT
 

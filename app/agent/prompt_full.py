@@ -8,8 +8,8 @@ import msgspec
 from app.agent.observation import cut, error_of
 from app.apis.builtin import API_DOCS
 from app.apis.listed_app import ListedApp
+from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
-from app.records import Offer, Task
 from app.sandbox.protocol import Observation
 
 _LIMIT = 8000

@@ -13,9 +13,9 @@ from app.agent.prompt_brief import Brief
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.apis.listed_app import ListedApp
+from app.base.errors import SettingError
+from app.base.values import Json, Offer, Task, hosted_id
 from app.engine.tokenizer import ChatTokenizer, Message, read_card
-from app.errors import SettingError
-from app.records import Json, Offer, Task, hosted_id
 from app.sandbox.protocol import Observation, RunStop
 from app.sandbox.wire import HINT
 

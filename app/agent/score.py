@@ -7,9 +7,9 @@ from datetime import datetime
 
 import structlog
 
-from app.errors import InvalidError, SandboxError
+from app.base.errors import InvalidError, SandboxError
+from app.base.values import Json
 from app.gateway.gateway import Gateway
-from app.records import Json
 from app.sandbox.protocol import Observation, Sandbox, Session, SessionLimits
 from app.sandbox.wire import HINT, NO_FUNCTIONS
 

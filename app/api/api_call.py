@@ -9,29 +9,29 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db
 from app.api.api_content import ApiReaders
 from app.api.api_reading import read_request
-from app.api.problem import problems
-from app.api.project_access import find_project
 from app.api.submission import Principal
-from app.api.validation import ProjectName, Text
 from app.apis.address import address
 from app.apis.binary_values import recordable
 from app.apis.sample_call import CallPlan, SampleCall
+from app.base.errors import HostError, InvalidError
+from app.base.secrets import SecretValues
+from app.base.values import Json
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import api_credentials, apis, manifests, tables
-from app.errors import HostError, InvalidError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.callers import Callers
 from app.gateway.http_call import HttpCaller
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.gateway.request_secrets import RequestSecrets
-from app.records import Json
+from app.projects.authorization import find_project
 from app.release import tool_documents
 from app.sandbox.protocol import RefusalError
-from app.security.secret_values import SecretValues
+from app.web.access import Caller, Db
+from app.web.fields import ProjectName, Text
+from app.web.problem import problems
 
 _SECONDS = 30.0
 _SHOWN_CHARS = 4_000

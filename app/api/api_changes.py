@@ -12,16 +12,16 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
+from app.base.errors import ConflictError
 from app.db import api_changes, apis, skill_repairs, tables
 from app.db.database import Sessions
 from app.db.tables import RepairOutcome
-from app.errors import ConflictError
+from app.projects.authorization import find_project
 from app.release.api_refresh import refresh_api
+from app.web.access import Access, Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
 

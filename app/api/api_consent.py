@@ -11,12 +11,12 @@ from app.api.api_reading import read_api
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import OAUTH
 from app.apis.security_schemes import SecurityScheme
+from app.base.errors import InvalidError
 from app.credentials.client_registration import CALLBACK_PATH, new_client
 from app.credentials.consent import asked_for, begin_consent
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis, tables
-from app.errors import InvalidError
 
 _CLIENT = ("client_id", "client_secret", "client_auth", "client_scopes")
 

@@ -13,11 +13,11 @@ from app.api.api_request import ApiRequest
 from app.apis.address import has_name
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import McpOAuth, oauth_of
+from app.base.errors import ApiDocumentError, InvalidError
 from app.credentials.document_fetch import DocumentFetch, is_trusted
 from app.credentials.mcp_listing import connected_listing, first_listing
 from app.db import api_credentials, apis, manifests
 from app.db.database import Sessions
-from app.errors import ApiDocumentError, InvalidError
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand
 from app.release import tool_documents

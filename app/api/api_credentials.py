@@ -10,19 +10,20 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
 from app.api.api_consent import ConsentView, CredentialPlace, connect_api
 from app.api.api_reading import read_api
 from app.api.credential_view import CredentialView
-from app.api.problem import problems
-from app.api.project_access import find_project
 from app.api.submission import Principal
-from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
-from app.db import api_credentials, apis, audit, tables
+from app.db import api_credentials, apis, tables
 from app.db.tables import AuditAction
+from app.projects import audit
+from app.projects.authorization import find_project
+from app.web.access import Access, Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 OfPrincipal = Annotated[Principal, QueryParameter(description="whose; without one, those for all tasks")]
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import msgspec
 
-from app.api.validation import Text
 from app.apis.naming import Naming
+from app.base.values import Json
 from app.credentials.credential import Credential
 from app.db.tables import PracticeSource
-from app.records import Json
+from app.web.fields import Text
 
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
 Document = Annotated[

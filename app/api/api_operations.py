@@ -10,20 +10,21 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
 from app.api.api_reading import read_api, read_request
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName, Text
 from app.apis.app_view import AppView, OperationTraits, OperationView
 from app.apis.document_reader import DocumentReader
 from app.apis.names import nearest
 from app.apis.presentation import OperationOverride, Presentation
-from app.db import apis, audit, manifests, tables
+from app.base.errors import ConflictError, InvalidError, NotFoundError
+from app.db import apis, manifests, tables
 from app.db.tables import AuditAction
-from app.errors import ConflictError, InvalidError, NotFoundError
-from app.project.approval import Risk
+from app.projects import audit
+from app.projects.authorization import find_project
+from app.projects.settings import Risk
 from app.release import manifest
+from app.web.access import Access, Caller, Db
+from app.web.fields import ProjectName, Text
+from app.web.problem import problems
 
 _OVERRIDES = 2_000  # of one API
 

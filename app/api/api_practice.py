@@ -10,19 +10,20 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db
 from app.api.api_content import ApiReaders
 from app.api.api_reading import read_request
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
 from app.apis.double.coverage import Coverage
-from app.db import apis, manifests, projects, tables
+from app.db import apis, manifests, tables
 from app.db.apis import Comparison
 from app.db.tables import PracticeSource
+from app.projects import store as projects
+from app.projects.authorization import find_project
 from app.release import tool_documents
 from app.release.real_reads import RealApi, read_real_api
+from app.web.access import Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 _SECONDS: Final = 25.0  # of calls; whoever waits for the answer also waits for the document to be read
 _CALL_SECONDS: Final = 10.0

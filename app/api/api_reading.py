@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
+from app.base.values import Json
 from app.db import manifests, tables
-from app.records import Json
 from app.release.tool_documents import presentation_of
 
 

@@ -15,7 +15,7 @@ from app.api.api_fields import (
     TokenOrigins,
     Url,
 )
-from app.api.validation import AppName
+from app.web.fields import AppName
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,14 +10,14 @@ from litestar import Controller, get, post
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
+from app.base.values import Json
 from app.db import api_trials, apis
 from app.db.api_trials import ShownTrial, Tried, TriedTurn
 from app.engine.model_scope import trial_remark
-from app.records import Json
+from app.projects.authorization import find_project
+from app.web.access import Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
 

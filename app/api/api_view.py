@@ -8,17 +8,16 @@ from uuid import UUID
 import msgspec
 
 from app.api.api_trial import TrialSummary, TrialView
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
 from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.catalog import LeftOut
 from app.apis.naming import Naming
+from app.base.values import Json
 from app.db import tables
 from app.db.api_trials import ShownTrial
 from app.db.tables import PracticeSource
-from app.records import Json
 from app.release.tool_documents import presentation_of
+from app.web.fields import ConsoleLinks, columns
 
 _COMPUTED = ("has_token", "links", "naming", "trial")
 

@@ -12,33 +12,34 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
 from app.api.api_content import ApiReaders, content_of
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch, ApiRequest
 from app.api.api_view import ApiSummary, ApiView
 from app.api.document_access import fetch_for, untrusted_remarks
-from app.api.json_request import DocumentRequest
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
 from app.apis.address import check_reachable
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
+from app.base.errors import ApiDocumentError
+from app.base.values import Json, hosted_id
 from app.credentials.document_fetch import check_server
 from app.credentials.prepared import PreparedCredential, prepare
-from app.db import api_credentials, api_trials, apis, audit, mcp_changes, releases, tables
+from app.db import api_credentials, api_trials, apis, mcp_changes, releases, tables
 from app.db.api_trials import ShownTrial
 from app.db.tables import AuditAction
 from app.engine.model_scope import ModelScope
-from app.errors import ApiDocumentError
-from app.records import Json, hosted_id
+from app.projects import audit
+from app.projects.authorization import find_project
 from app.release import manifest
 from app.release.api_refresh import record_change
 from app.release.tool_documents import presentation_of
+from app.web.access import Access, Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
+from app.web.routes import DocumentRequest
 
 
 class ApiController(Controller):

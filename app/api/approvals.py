@@ -9,17 +9,15 @@ from litestar import Controller, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
-from app.api.problem import problems
-from app.api.project_access import project_filter, project_names
-from app.api.validation import Cursor, Limit, ProjectName
+from app.base.values import Json
 from app.db import approvals, tables, tasks
 from app.db.approvals import BeforeApproval, CallBefore
 from app.db.tables import ApprovalState
-from app.records import Json
+from app.projects.authorization import project_filter, project_names
 from app.security.shown_call import ShownCall
+from app.web.access import Caller, Db
+from app.web.fields import ConsoleLinks, Cursor, Limit, ProjectName, columns
+from app.web.problem import problems
 
 DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
 

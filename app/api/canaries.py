@@ -10,8 +10,6 @@ from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
 from app.api.releases import AllowRejected, ReleaseView
 from app.db import releases, tables
 from app.db.canaries import CanaryShare
@@ -22,6 +20,8 @@ from app.release.canary_metrics import MetricComparison
 from app.release.canary_traffic import UncountedTraffic
 from app.release.canary_trial import CanaryBaseline, CanaryStatus
 from app.release.promote import Promoter
+from app.web.access import Caller, Db
+from app.web.problem import problems
 
 _MOVE = problems(400, 401, 403, 404, 409)
 

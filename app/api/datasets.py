@@ -12,21 +12,22 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.columns import columns
-from app.api.problem import problems
-from app.api.project_access import find_project, project_filter, project_names
-from app.api.validation import Cursor, Limit, ProjectName
+from app.base.errors import ConflictError, StorageError
+from app.base.values import Json
 from app.datasets.data_location import DataRules, check_location, dataset_id_of
 from app.datasets.dataset_store import DatasetStore
 from app.datasets.incoming import IncomingDataset, incoming
-from app.db import audit, projects, tables
 from app.db import datasets as dataset_table
+from app.db import tables
 from app.db.database import Sessions
-from app.errors import ConflictError, StorageError
-from app.project.project_settings import Limits
-from app.records import Json
+from app.projects import audit
+from app.projects import store as projects
+from app.projects.authorization import find_project, project_filter, project_names
+from app.projects.settings import Limits
 from app.run_settings import RunSettings
+from app.web.access import Access, Caller, Db
+from app.web.fields import Cursor, Limit, ProjectName, columns
+from app.web.problem import problems
 
 log = structlog.get_logger(__name__)
 

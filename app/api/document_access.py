@@ -14,10 +14,10 @@ from app.apis.app_view import AppView
 from app.apis.catalog import App
 from app.apis.credentials import Credentials
 from app.apis.document_reader import DocumentReader
+from app.base.errors import ApiDocumentError
 from app.credentials.document_fetch import DocumentFetch, check_origin, given, is_trusted, of_api, of_registration
 from app.db import api_credentials, apis, tables
 from app.db.database import Sessions
-from app.errors import ApiDocumentError
 from app.release import tool_documents
 
 

@@ -4,12 +4,12 @@ import msgspec
 from litestar import Controller, get
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import ANY_KEY, Db
-from app.api.problem import problems
+from app.base.plugin_options import check_environment
+from app.base.values import Json
 from app.db import environments
-from app.plugins.installed_environments import check_environment
-from app.records import Json
 from app.run_settings import RunSettings
+from app.web.access import ANY_KEY, Db
+from app.web.problem import problems
 
 
 class EnvironmentView(msgspec.Struct, frozen=True):

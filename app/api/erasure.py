@@ -8,15 +8,16 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from sqlalchemy import Select
 
-from app.api.access import Access, Caller, Db
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
-from app.db import clock, erasure, tasks
+from app.base.errors import NotFoundError
+from app.base.telemetry import TASKS_ERASED
+from app.db import queries, tasks
 from app.db.database import Sessions
-from app.db.erasure import Erasure
-from app.errors import NotFoundError
-from app.telemetry.metrics import TASKS_ERASED
+from app.projects.authorization import find_project
+from app.tasks import retention
+from app.tasks.retention import Erasure
+from app.web.access import Access, Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 Principal = Annotated[
     str, QueryParameter(min_length=1, max_length=200, pattern=r"^[^\x00]*$", description="whose tasks to erase")
@@ -39,7 +40,7 @@ class ErasureController(Controller):
         it: they stay. 409 if it has not ended, or a run is learning from it."""
         task = await tasks.get(session, task_id, access.project_id)
         await session.commit()
-        erased = await _erase(sessions, access, task.project_id, erasure.of_task(task_id))
+        erased = await _erase(sessions, access, task.project_id, retention.of_task(task_id))
         if not erased.tasks:
             raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
         return erased
@@ -56,19 +57,19 @@ class ErasureController(Controller):
         """All tasks of this `principal` in the project that were submitted so far. If it is interrupted, repeat
         it. 409, and none is erased, if one has not ended."""
         owner = await find_project(session, access, project)
-        until = await clock.now(session)
+        until = await queries.now(session)
         await session.commit()
-        return await _erase(sessions, access, owner.id, erasure.of_principal(owner.id, principal, until))
+        return await _erase(sessions, access, owner.id, retention.of_principal(owner.id, principal, until))
 
 
 async def _erase(sessions: Sessions, access: Access, project_id: UUID, which: Select[UUID]) -> Erasure:
     """In small transactions, each with its entry in the audit log."""
     async with sessions() as session:
-        await erasure.check_erasable(session, which)
+        await retention.check_erasable(session, which)
     erased, batch = Erasure(), None
     while batch is None or batch.tasks:
         async with sessions.begin() as session:
-            batch = await erasure.erase_some(session, project_id, which, access.actor, _AT_ONCE)
+            batch = await retention.erase_some(session, project_id, which, access.actor, _AT_ONCE)
         TASKS_ERASED.inc(batch.tasks)
         erased += batch
     return erased

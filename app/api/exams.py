@@ -10,21 +10,20 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
-from app.api.problem import problems
-from app.api.project_access import find_project, project_filter, project_names
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
-from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
-from app.db import audit, evaluations, exam_sizes, exams, tables
+from app.base.errors import InvalidError
+from app.base.values import Json
+from app.db import evaluations, exam_sizes, exams, tables
 from app.db.exam_sizes import ExamSize, Ground
 from app.db.exams import NewExamTask
 from app.db.tables import AuditAction, ExamSource
-from app.errors import InvalidError
-from app.project.holdout import OWN_WORK
-from app.records import Json
+from app.projects import audit
+from app.projects.authorization import find_project, project_filter, project_names
+from app.projects.settings import OWN_WORK
 from app.run_settings import MIN_KINDS, MIN_SCENARIOS
+from app.web.access import Access, Caller, Db
+from app.web.fields import MOST, ConsoleLinks, Name, ProjectName, Scenario, columns, in_utc
+from app.web.problem import problems
 
 _READ = problems(400, 401, 403, 404)
 _MOST = 2_000  # tasks of one exam

@@ -5,12 +5,13 @@ from typing import Annotated
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access
 from app.api.task_view import Accepted
-from app.db import audit, expert_tasks, hosted_models, releases, tables, tasks
+from app.db import expert_tasks, hosted_models, releases, tables, tasks
 from app.db.expert_tasks import Wanted
 from app.db.tables import AuditAction
-from app.project.project_settings import Limits
+from app.projects import audit
+from app.projects.settings import Limits
+from app.web.access import Access
 
 _PRIORITY = -100  # behind what people wait for
 _REASON = "an expert, of tasks that are done again and only read"

@@ -9,18 +9,17 @@ from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks, console_path
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import Limit, ProjectName
-from app.db import audit, feedback, release_trials, sign_ins, tables, tasks, unscored_tasks
+from app.base.values import Json
+from app.db import feedback, release_trials, tables, tasks, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
-from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
-from app.records import Json
+from app.projects import audit, keys
+from app.projects.authorization import find_project
+from app.projects.settings import kind_of
 from app.skills import lifecycle
+from app.web.access import Access, Caller, Db
+from app.web.fields import ConsoleLinks, Limit, ProjectName, columns, console_path
+from app.web.problem import problems
 
 Bound = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 
@@ -146,7 +145,7 @@ async def give_feedback(
     `console` is the secret of a session there. Its score is a person's only if a link began it.
     """
     task = await tasks.get(session, data.task_id, access.project_id)
-    is_person = console is not None and await sign_ins.is_by_link(session, console)
+    is_person = console is not None and await keys.is_by_link(session, console)
     scale = data.scale.lowest, data.scale.highest
     row = await feedback.add(
         session,

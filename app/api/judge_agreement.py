@@ -3,12 +3,13 @@
 import msgspec
 from litestar import Controller, get
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
-from app.db import judgements, projects
+from app.db import judgements
 from app.project.agreement import LEAST_TASKS, Agreement
+from app.projects import store as projects
+from app.projects.authorization import find_project
+from app.web.access import Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 
 class JudgeView(msgspec.Struct, frozen=True):

@@ -11,10 +11,10 @@ from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
+from app.base.errors import AppError
 from app.credentials.client_registration import CALLBACK_PATH, DOCUMENT_PATH, client_metadata
 from app.credentials.consent import end_consent, refuse_consent
 from app.db.database import Sessions
-from app.errors import AppError
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",

@@ -6,11 +6,11 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
 from app.apis.document_reader import DocumentReader
 from app.db import releases
 from app.release.diff import Diff, diff
+from app.web.access import Caller, Db
+from app.web.problem import problems
 
 
 class ReleaseDiffController(Controller):

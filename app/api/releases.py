@@ -10,20 +10,19 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from app.api.access import Caller, Db
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import Name, ProjectName, Text
+from app.base.errors import AdapterError, InvalidError, NotFoundError, public_text
+from app.base.values import Json
 from app.db import adapters as adapter_rows
-from app.db import audit, hosted_models, releases, tables
-from app.errors import AdapterError, InvalidError, NotFoundError, public_text
+from app.db import hosted_models, releases, tables
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.records import Json
+from app.projects import audit
+from app.projects.authorization import find_project
 from app.release.activation import ActivationChanges, changes_of
 from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
+from app.web.access import Caller, Db
+from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
+from app.web.problem import problems
 
 log = structlog.get_logger(__name__)
 

@@ -9,13 +9,12 @@ from litestar import Controller, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db
-from app.api.console_links import ConsoleLinks, console_path
-from app.api.problem import problems
-from app.api.validation import MOST
-from app.db import releases, shadows, tables, tasks, trajectories
-from app.errors import ConflictError, NotFoundError
-from app.records import Call, Json, Stop, Trajectory, Turn
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Call, Json, Stop, Trajectory, Turn
+from app.db import releases, results, shadows, tables, tasks
+from app.web.access import Caller, Db
+from app.web.fields import MOST, ConsoleLinks, console_path
+from app.web.problem import problems
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,7 +115,7 @@ async def ask_replay(
     """
     if task.skill_run is not None:
         raise ConflictError("the task ran a skill, without a model: no release would do it otherwise")
-    await trajectories.of_task(session, task.id)
+    await results.of_task(session, task.id)
     release = await releases.numbered(session, task.project_id, number)
     return release, await shadows.add_replay(session, release.id, task.id)
 
@@ -125,7 +124,7 @@ async def view_replay(
     session: AsyncSession, task: tables.Task, release: tables.Release, replay: tables.Shadow
 ) -> ReplayView:
     """Raises NotFoundError if the trajectory of the task was deleted."""
-    served = await trajectories.of_task(session, task.id)
+    served = await results.of_task(session, task.id)
     return _view(task, served, await _served_by(session, task), release, replay)
 
 

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access
 from app.api.submission import (
     Check,
     Conversation,
@@ -19,11 +18,12 @@ from app.api.submission import (
     refuse_blank,
     refuse_unparsable,
 )
-from app.api.validation import MOST, Scenario
+from app.base.errors import ConflictError
 from app.db import releases, tables, tasks
 from app.db.tables import Exploration, ReleaseState
-from app.errors import ConflictError
-from app.project.project_settings import Limits
+from app.projects.settings import Limits
+from app.web.access import Access
+from app.web.fields import MOST, Scenario
 
 _MAY_SERVE = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
 

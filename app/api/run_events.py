@@ -7,18 +7,18 @@ from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.access import Caller
-from app.api.problem import problems
-from app.api.project_access import project_names
 from app.api.run_view import RunView, StepView
-from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
-from app.api.validation import MOST, LastEventId
+from app.base.errors import NotFoundError
+from app.base.values import Json
 from app.db import runs, tables
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.db.tables import RunState
-from app.errors import NotFoundError
-from app.records import Json
+from app.projects.authorization import project_names
+from app.web.access import Caller
+from app.web.fields import MOST, LastEventId
+from app.web.problem import problems
+from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
 _DONE_ID = MOST
 _OPEN = (RunState.QUEUED, RunState.RUNNING)

@@ -6,11 +6,10 @@ from uuid import UUID
 
 import msgspec
 
-from app.api.columns import columns
-from app.api.console_links import console_path
+from app.base.values import Json, RunPart
 from app.db import tables
-from app.records import Json, RunPart
 from app.run_settings import RunKind, RunSettings
+from app.web.fields import columns, console_path
 
 
 class RunLinks(msgspec.Struct, frozen=True):

@@ -5,11 +5,11 @@ from datetime import datetime
 import msgspec
 from litestar import Controller, get
 
-from app.api.access import Caller, Db
-from app.api.columns import columns
-from app.api.problem import problems
+from app.base.errors import ForbiddenError
 from app.db import runners
-from app.errors import ForbiddenError
+from app.web.access import Caller, Db
+from app.web.fields import columns
+from app.web.problem import problems
 
 
 class RunnerView(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,22 +10,23 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
 from app.api.datasets import check_data
-from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
 from app.api.practice_estimate import check_practised_api, estimate
-from app.api.problem import problems
-from app.api.project_access import find_project, project_names
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.served_experience import check_experience
-from app.api.validation import Cursor, Limit, ProjectName
+from app.base.errors import NotFoundError
 from app.datasets.data_location import DataRules
-from app.db import audit, run_logs, runs, tables
+from app.db import run_logs, runs, tables
 from app.db.learning_outlook import Serving
 from app.db.tables import AuditAction
-from app.errors import NotFoundError
+from app.projects import audit
+from app.projects.authorization import find_project, project_names
 from app.run_settings import RunKind, RunSettings, check_runnable
+from app.web.access import Access, Caller, Db
+from app.web.fields import Cursor, Limit, ProjectName
+from app.web.problem import problems
+from app.web.routes import NotifyWorkers
 
 After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
 StepLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="maximum number of steps")]

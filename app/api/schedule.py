@@ -9,20 +9,19 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
 from app.api.datasets import check_data
 from app.api.environments import refuse_unknown
 from app.api.practice_estimate import check_practised_api
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import ProjectName
+from app.base.values import Json
 from app.datasets.data_location import DataRules
-from app.db import audit, schedules, tables
+from app.db import schedules, tables
 from app.db.learning_outlook import Serving, outlook
-from app.records import Json
+from app.projects import audit
+from app.projects.authorization import find_project
 from app.run_settings import RunSettings, check_runnable
+from app.web.access import Access, Caller, Db
+from app.web.fields import ConsoleLinks, ProjectName, columns
+from app.web.problem import problems
 
 _READ = problems(400, 401, 403, 404)
 

@@ -5,11 +5,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import InvalidError
+from app.base.values import SOLVED, ScoreSource
 from app.db import judgements, tables, training_data
 from app.db.training_data import LoggedTask
-from app.errors import InvalidError
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
-from app.score_source import SOLVED, ScoreSource
 
 _COMPARED = 2  # tasks of the smallest group
 

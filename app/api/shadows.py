@@ -10,12 +10,12 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
 from app.apis.document_reader import DocumentReader
 from app.db import releases, shadows
 from app.release.shadow_stats import PairedComparison, compare_pairs
 from app.runner import shadow_candidates
+from app.web.access import Caller, Db
+from app.web.problem import problems
 
 
 class ShadowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,22 +13,22 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from litestar.response import Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db
 from app.api.api_reading import read_api
-from app.api.problem import problems
-from app.api.project_access import find_project
 from app.api.skill_import_view import ImportReport, ImportRequest
-from app.api.validation import ProjectName
 from app.apis.catalog import Catalog
 from app.apis.document_reader import DocumentReader
 from app.apis.outline import outline
 from app.db import apis, releases, skill_uses, skills, tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
+from app.projects.authorization import find_project
 from app.skills.admission import stored_manifest
 from app.skills.agent_skills.import_folders import check_all, read_all, store_all
 from app.skills.agent_skills.skill_folder import SkillFolder
 from app.skills.agent_skills.write_folder import FolderProvenance, write_folder
+from app.web.access import Caller, Db
+from app.web.fields import ProjectName
+from app.web.problem import problems
 
 _MEDIA_TYPE = "text/x-ndjson"
 _PAGE = 100

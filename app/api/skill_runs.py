@@ -10,16 +10,16 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.problem import problems
 from app.api.submission import Principal, Priority, Variables
 from app.api.task_view import Accepted
 from app.api.tasks import IdempotencyKey
+from app.base.errors import ConflictError, InvalidError
+from app.base.values import Json, SkillRun
 from app.db import skills, tables, tasks
-from app.errors import ConflictError, InvalidError
-from app.project.project_settings import Limits
-from app.records import Json, SkillRun
+from app.projects.settings import Limits
 from app.skills.admission import is_offered
+from app.web.access import Access, Caller, Db
+from app.web.problem import problems
 
 _MAX_BYTES = 100_000  # of all arguments, as JSON
 

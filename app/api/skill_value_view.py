@@ -7,8 +7,8 @@ from typing import Self, TypedDict
 
 import msgspec
 
+from app.db.results import TaskSums
 from app.db.skill_value import ComparedTask
-from app.db.task_sums import TaskSums
 from app.release import one_look
 from app.release.confidence_sequence import Interval, difference
 

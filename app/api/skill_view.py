@@ -7,16 +7,15 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
-from app.api.project_access import project_names
+from app.base.values import Offer
 from app.db import skill_repairs, skill_uses, tables
 from app.db.skill_evidence import SkillEvidence
 from app.db.skill_uses import SkillStats
 from app.gateway.skill_manifest import SkillManifest
-from app.records import Offer
+from app.projects.authorization import project_names
 from app.skills import lifecycle
 from app.skills.admission import stored_manifest
+from app.web.fields import ConsoleLinks, columns
 
 
 class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):

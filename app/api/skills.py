@@ -10,16 +10,16 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.dependencies import SkillSearch
-from app.api.problem import problems
-from app.api.project_access import find_project, project_filter, project_names
 from app.api.skill_value_view import SkillValue
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
-from app.api.validation import TIME, Cursor, Limit, ProjectName, in_utc
 from app.db import skill_moves, skill_uses, skills, tables
 from app.db.skill_uses import SkillUse
 from app.db.skill_value import compared_tasks
+from app.projects.authorization import find_project, project_filter, project_names
+from app.web.access import Access, Caller, Db
+from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
+from app.web.problem import problems
+from app.web.routes import SkillSearch
 
 Query = Annotated[
     str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access
-from app.api.project_access import find_project
-from app.api.validation import Scenario, Text
+from app.base.errors import InvalidError
+from app.base.untrusted import syntax_tree
 from app.db import tables, tasks
 from app.db.tables import Exploration
-from app.errors import InvalidError
-from app.project.project_settings import Limits
-from app.untrusted.syntax_tree import syntax_tree
+from app.projects.authorization import find_project
+from app.projects.settings import Limits
+from app.web.access import Access
+from app.web.fields import Scenario, Text
 
 Instruction = Annotated[
     str,

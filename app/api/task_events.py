@@ -8,16 +8,15 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller
-from app.api.problem import problems
-from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
-from app.api.validation import LastEventId
-from app.db import events as event_rows
-from app.db import tasks
+from app.base.errors import NotFoundError
+from app.db import results, tasks
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.db.tables import TASK_END_STATES, TaskEvent
-from app.errors import NotFoundError
+from app.web.access import Caller
+from app.web.fields import LastEventId
+from app.web.problem import problems
+from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
 _STREAM = stream_specs(
     "`event` is turn, call, observation, skill, approval, prompt, check, remark or done; `id` counts up; `data` "
@@ -90,7 +89,7 @@ class TaskReader:
         return rows, rows[-1].kind == "done"
 
     async def _rows(self, session: AsyncSession) -> list[TaskEvent]:
-        return list(await event_rows.after(session, self._task_id, self._position, BATCH_SIZE))
+        return list(await results.after(session, self._task_id, self._position, BATCH_SIZE))
 
     async def _has_ended(self, session: AsyncSession) -> bool:
         """True also for a deleted task. The last event of a task is stored together with its end state."""

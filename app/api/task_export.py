@@ -11,15 +11,15 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromQuery, QueryParameter
 from litestar.response import Stream
 
-from app.api.access import Caller
-from app.api.problem import problems
-from app.api.project_access import project_filter, project_names
 from app.api.task_view import TaskSummary
 from app.api.trajectories import TrajectoryView, view
-from app.api.validation import ProjectName, Since, Until, in_utc
+from app.base.values import Trajectory
 from app.db import tables, task_batches, tasks
 from app.db.database import Sessions
-from app.records import Trajectory
+from app.projects.authorization import project_filter, project_names
+from app.web.access import Caller
+from app.web.fields import ProjectName, Since, Until, in_utc
+from app.web.problem import problems
 
 _MEDIA_TYPE = "text/x-ndjson"
 _STREAM = ResponseSpec(

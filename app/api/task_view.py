@@ -7,27 +7,25 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.columns import columns
-from app.api.console_links import console_path
 from app.apis.credentials import mask_call
+from app.base.values import Json, ScoreSource, SkillRun, Stop, what_to_do
 from app.db import (
     api_trials,
     approvals,
     doubts,
-    events,
     offers,
-    projects,
     quotas,
     releases,
+    results,
     skills,
     tables,
     task_secrets,
     verifications,
 )
-from app.project.project_settings import Limits
-from app.records import Json, SkillRun, Stop, what_to_do
-from app.score_source import ScoreSource
+from app.projects import store as projects
+from app.projects.settings import Limits
 from app.skills.skill_choices import SkillSelectionRecord
+from app.web.fields import columns, console_path
 
 
 class TaskLinks(msgspec.Struct, frozen=True):
@@ -252,7 +250,7 @@ async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) ->
     used = await skills_of(session, task.id)
     unusable = await api_trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
     view = TaskView.full(task, project.name, used, release, approval, limit, asked)
-    remarks = [each["text"] for each in await events.of_kind(session, task.id, "remark")]
+    remarks = [each["text"] for each in await results.of_kind(session, task.id, "remark")]
     return msgspec.structs.replace(
         view,
         what_to_do=what_to_do(task.stop, task.score, unusable),

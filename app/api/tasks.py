@@ -10,18 +10,18 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.problem import problems
-from app.api.project_access import project_filter, project_names
 from app.api.rerun import Rerun, repeat
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
-from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
-from app.db import doubts, events, tables, task_queue, tasks
-from app.db.page import Page
-from app.errors import InvalidError
-from app.project.project_settings import Limits
-from app.records import Json, Stop
+from app.base.errors import InvalidError
+from app.base.values import Json, Stop
+from app.db import doubts, results, tables, task_queue, tasks
+from app.db.queries import Page
+from app.projects.authorization import project_filter, project_names
+from app.projects.settings import Limits
+from app.web.access import Access, Caller, Db
+from app.web.fields import Cursor, Limit, ProjectName, Since, Until, in_utc
+from app.web.problem import problems
 
 IdempotencyKey = Annotated[
     str | None,
@@ -219,8 +219,8 @@ async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> t
     """The caller commits. Raises NotFoundError, and ConflictError if it has ended."""
     await tasks.get(session, task_id, access.project_id)
     task = await tasks.request_cancel(session, task_id)
-    if task.state is tables.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
+    if task.state is tables.TaskState.CANCELLED and not await results.has(session, task_id, "done"):
         # no runner has it, so none will record its end
         ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
-        await events.append(session, task_id, "done", msgspec.to_builtins(ended))
+        await results.append(session, task_id, "done", msgspec.to_builtins(ended))
     return task

@@ -11,11 +11,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
-from app.db import tasks, trajectories
+from app.base.values import Call, CountedTokens, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
+from app.db import results, tasks
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Call, CountedTokens, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
+from app.web.access import Caller, Db
+from app.web.problem import problems
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class TrajectoryController(Controller):
     ) -> TrajectoryView:
         """404 until the rollout has ended."""
         task = await tasks.get(session, task_id, access.project_id)
-        found = await trajectories.of_task(session, task.id)
+        found = await results.of_task(session, task.id)
         prompts: list[str | None] | None = None
         if prompt:
             prompts = await asyncio.to_thread(prompts_of, found.turns, tokenizer)

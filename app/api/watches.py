@@ -8,13 +8,13 @@ import msgspec
 from litestar import Controller, get
 from litestar.params import FromPath
 
-from app.api.access import Caller, Db
-from app.api.problem import problems
 from app.db import releases, tables
 from app.release import watch
 from app.release.matched_pairs import PairedDifference
 from app.release.watch import WatchBaseline, WatchStatus
 from app.release.watch_decision import NotCounted, ScenarioComparison, WatchAction
+from app.web.access import Caller, Db
+from app.web.problem import problems
 
 
 class WatchView(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from app.apis.catalog import App
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 VARIABLE = re.compile(r"\{([^{}]+)\}")
 _SCHEME_VARIABLE = re.compile(r"^\{\w+\}(?=://)")

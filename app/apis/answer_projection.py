@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from app.records import Json
+from app.base.values import Json
 
 _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "object": dict,

@@ -24,8 +24,8 @@ from app.apis.short_text import short_repr
 from app.apis.type_form import values_form
 from app.apis.type_names import map_values, type_name
 from app.apis.words import split_words
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 
 _SHAPE_DEPTH = 5
 _SHAPE_FIELDS = 5_000

@@ -13,10 +13,10 @@ from app.apis.catalog import App, Operation
 from app.apis.declared_values import as_declared
 from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
-from app.errors import ApiDocumentError, HostError
-from app.plugins import registry
-from app.records import Json
-from app.untrusted.http_body import BodyError, read_body
+from app.base import plugins
+from app.base.errors import ApiDocumentError, HostError
+from app.base.untrusted_http import BodyError, read_body
+from app.base.values import Json
 
 MAX_DOCUMENT_BYTES = 20 << 20
 _FETCH_SECONDS = 60.0  # in all: large ones are made when they are asked for
@@ -86,7 +86,7 @@ def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> Out
 
 def protocols() -> Mapping[str, ApiProtocol]:
     """The registered ones by name, imported at the first call. Raises InvalidError."""
-    return registry.load_all("sage.api_protocols")
+    return plugins.load_all("sage.api_protocols")
 
 
 async def download(

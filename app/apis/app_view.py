@@ -12,7 +12,7 @@ from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation, g
 from app.apis.reachable import CalledServers, server_of
 from app.apis.security_schemes import Security, SecurityScheme
 from app.apis.signature import signature
-from app.project.approval import ApprovalMode, Risk
+from app.projects.settings import ApprovalMode, Risk
 
 
 class OperationView(msgspec.Struct, frozen=True):

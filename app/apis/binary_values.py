@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from app.apis.catalog import Body, Operation, Parameter
 from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
-from app.records import Json
+from app.base.values import Json
 
 _LENGTH, _HASH = "$bytes", "sha256"
 _ALTERNATIVES = 100  # of one schema: those that share parts unfold without bound

@@ -8,8 +8,8 @@ from app.apis.catalog import Operation, Parameter
 from app.apis.names import nearest
 from app.apis.schema_validator import Check, TooComplexError, start_counting
 from app.apis.signature import call_form
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 
 _MESSAGE_CHARS = 300
 _validators: WeakKeyDictionary[Operation, dict[str, Check]] = WeakKeyDictionary()

@@ -14,9 +14,9 @@ import msgspec
 from app.apis.catalog import App, BoundParameter, Operation, Parameter
 from app.apis.names import nearest
 from app.apis.type_names import type_name
-from app.errors import HostError, InvalidError
-from app.records import Json
-from app.untrusted.json_text import is_in_range
+from app.base.errors import HostError, InvalidError
+from app.base.untrusted import is_in_range
+from app.base.values import Json
 
 _REFERENCE = re.compile(r"secret:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})")
 

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.records import Json
+from app.base.values import Json
 
 _TEXT: dict[str, Json] = {"type": "string"}
 _LISTED: dict[str, Json] = {

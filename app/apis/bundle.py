@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from app.apis.address import same_origin
-from app.records import Json
+from app.base.values import Json
 
 _PART = "x-documents"  # of a bundled document: the other documents, by number
 _REFERENCE_CHARS = 2_000

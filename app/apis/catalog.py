@@ -7,8 +7,8 @@ import msgspec
 
 from app.apis.documented_answers import DocumentedAnswers
 from app.apis.security_schemes import Security, SecurityScheme
-from app.project.approval import ApprovalMode, Risk
-from app.records import Json
+from app.base.values import Json
+from app.projects.settings import ApprovalMode, Risk
 
 Place = Literal["path", "query", "querystring", "header", "cookie", "body"]
 Style = Literal[

@@ -8,8 +8,8 @@ import msgspec
 
 from app.apis.authentication import Authentication
 from app.apis.catalog import App, Operation
-from app.records import Call, Json
-from app.security.secret_values import MASK, is_ordinary, is_telling
+from app.base.secrets import MASK, is_ordinary, is_telling
+from app.base.values import Call, Json
 
 _PLAIN: Final = re.compile(r"[A-Za-z]{1,32}([_ -][A-Za-z]{1,32}){0,4}")  # a name that is itself no secret
 

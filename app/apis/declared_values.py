@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
-from app.records import Json
+from app.base.values import Json
 
 _LARGEST: Final = 1 << 53  # up to which a float is exact
 _BRANCHES: Final = 100  # of one schema: those that share parts unfold without bound

@@ -1,6 +1,6 @@
 """How much work one API document may cause: a small one can refer to its parts so that they unfold endlessly."""
 
-from app.errors import ApiDocumentError
+from app.base.errors import ApiDocumentError
 
 _STEPS = 3_000_000  # of about a microsecond; a document of 14 MB and 1,100 operations takes half of them
 _CHARS_PER_STEP = 64

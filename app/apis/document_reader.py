@@ -19,8 +19,8 @@ from app.apis.double.coverage import Coverage, PracticeFinding, PracticeQuestion
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.apis.sample_call import CallPlan, SampleCall
-from app.errors import ApiDocumentError, InvalidError
-from app.python_process import python_module
+from app.base.errors import ApiDocumentError, InvalidError
+from app.base.processes import python_module
 
 log = structlog.get_logger(__name__)
 

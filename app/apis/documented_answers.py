@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from app.apis.media_types import is_declared_json
-from app.records import Json
+from app.base.values import Json
 
 _MEDIA_TYPES = 10  # of one operation
 _TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}(; ?[\w.-]{1,50}=[\w.+-]{1,50}){0,5}", re.ASCII)

@@ -15,8 +15,8 @@ from app.apis.file_types import file_type, fitting, listed_types
 from app.apis.media_types import JSON_PATCH, bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 _MARKS: Final = {"matrix": ";", "label": "."}

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from app.apis.catalog import App
-from app.records import Json
+from app.base.values import Json
 
 _UNSEEN: Final[dict[str, Json]] = {
     "security": None,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from app.apis.catalog import App, Operation
 from app.apis.operation_index import index_of
 from app.apis.query_words import read_query
-from app.records import Json
+from app.base.values import Json
 
 NOTE = 160  # characters, of the remark that there is more
 SHORT = 80  # characters of a description, where all do not fit

@@ -20,9 +20,9 @@ from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.protocol import OutgoingRequest
 from app.apis.references import References
 from app.apis.yaml_json import to_json_text
-from app.errors import ApiDocumentError
-from app.project.approval import Risk
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
+from app.projects.settings import Risk
 
 PROTOCOL: Final = "mcp"
 CALL_TOOL: Final = "tools/call"

@@ -7,8 +7,8 @@ import msgspec
 
 from app.apis.catalog import App, Operation
 from app.apis.security_schemes import OAuthFlow, SecurityScheme
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 OAUTH: Final = "oauth"
 """The name of the security scheme of a server that asks for tokens."""

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from app.records import Json
+from app.base.values import Json
 
 EVENT_STREAM: Final = "text/event-stream"
 JSON_PATCH: Final = "application/json-patch+json"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from app.records import Json
+from app.base.values import Json
 
 _ABOUT: Final = {"description", "title", "default", "deprecated", "readOnly", "writeOnly"}
 _FREE: Final = _ABOUT | {"properties", "required", "additionalProperties"}

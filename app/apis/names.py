@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
 
-from app.similar_names import same_words
+from app.base.text import same_words
 
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_NAME = re.compile(r"[^0-9A-Za-z]+")

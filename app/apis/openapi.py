@@ -16,8 +16,8 @@ from app.apis.references import References
 from app.apis.security_schemes import security, security_schemes
 from app.apis.swagger2 import as_openapi
 from app.apis.yaml_json import to_json_text
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 _OTHER_SERVERS = 10
 _ADDRESS = re.compile(r"(https?|\{\w+\})://[^/]")

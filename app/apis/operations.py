@@ -18,9 +18,9 @@ from app.apis.references import References
 from app.apis.request_body import arguments_of, request_body
 from app.apis.security_schemes import security
 from app.apis.words import singular, split_words
-from app.errors import ApiDocumentError
-from app.project.approval import Risk
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
+from app.projects.settings import Risk
 
 _MAX_OPERATIONS = 20_000
 _OPERATION_STEPS = 20

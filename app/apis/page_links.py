@@ -10,7 +10,7 @@ import httpx
 
 from app.apis.address import origin
 from app.apis.catalog import Operation, Parameter
-from app.records import Json
+from app.base.values import Json
 
 _LINK: Final = re.compile(r"<([^<>]{1,4000})>([^<>]*?)(?=,\s*<|$)")
 _REL_NEXT: Final = re.compile(r";\s*rel\s*=\s*(\"[^\"]*\bnext\b[^\"]*\"|next\b)", re.IGNORECASE)

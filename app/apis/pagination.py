@@ -11,7 +11,7 @@ import msgspec
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.page_links import Link, arguments_of, is_number, link_in_body, link_in_headers, query_of
-from app.records import Json
+from app.base.values import Json
 
 NextPage: TypeAlias = dict[str, Json] | str | None
 """The arguments that differ, why the next page cannot be asked for, or None after the last page."""

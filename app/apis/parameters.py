@@ -9,8 +9,8 @@ from app.apis.declared_values import sent_unasked
 from app.apis.media_types import is_declared_json
 from app.apis.references import References, UnknownTargetError
 from app.apis.request_headers import is_header_name, is_reserved
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 _PLACES: Final[dict[str, Place]] = {
     "path": "path",

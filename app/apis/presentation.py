@@ -7,7 +7,7 @@ import msgspec
 
 from app.apis.catalog import App, Operation
 from app.apis.naming import Naming, keys_of, known_names, name_operations, place_of
-from app.project.approval import ApprovalMode
+from app.projects.settings import ApprovalMode
 
 
 class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from app.apis.catalog import App, Operation
-from app.records import Json
+from app.base.values import Json
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ import msgspec
 
 from app.apis.address import VARIABLE, end_of_host, is_free, origin, service
 from app.apis.catalog import App
-from app.errors import InvalidError
-from app.project.staging import StagingApi
+from app.base.errors import InvalidError
+from app.projects.settings import StagingApi
 
 _ANY = "any-value-of-a-task"  # part of a host
 _FORMS = 10_000  # of the addresses of one app

@@ -24,10 +24,9 @@ from app.apis.naming import readable_names
 from app.apis.presentation import AS_WRITTEN, Presentation, keep_names, present
 from app.apis.sample_call import CallPlan, SampleCall, sample_call
 from app.apis.yaml_json import to_json_text
-from app.errors import ApiDocumentError, InvalidError
-from app.low_priority import lower_priority
-from app.python_process import lower_limit
-from app.records import Json
+from app.base.errors import ApiDocumentError, InvalidError
+from app.base.processes import lower_limit, lower_priority
+from app.base.values import Json
 
 LENGTH_BYTES = 4
 NEXT = b"\n"

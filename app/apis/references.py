@@ -11,9 +11,9 @@ from app.apis.document_budget import DocumentBudget
 from app.apis.merge import Merges, merged
 from app.apis.patterns import compiled
 from app.apis.yaml_json import to_json_text
-from app.errors import ApiDocumentError
-from app.records import Json
-from app.untrusted.json_text import JsonError, decode_json, is_in_range
+from app.base.errors import ApiDocumentError
+from app.base.untrusted import JsonError, decode_json, is_in_range
+from app.base.values import Json
 
 _DEPTH = 8  # of nested references; below this a schema is reduced to its type
 _ALIASES = 20  # references that point to another reference

@@ -23,8 +23,8 @@ from app.apis.media_types import (
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
 from app.apis.type_form import type_form
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 _SIMPLEST_FIRST = (
     r"application/json",

@@ -11,8 +11,8 @@ from app.apis.catalog import App, Operation
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.apis.security_schemes import sent_schemes
-from app.errors import HostError, InvalidError
-from app.records import Json
+from app.base.errors import HostError, InvalidError
+from app.base.values import Json
 
 _NEEDS_OTHERS: Final = 2
 

@@ -16,7 +16,7 @@ from referencing import Registry
 
 from app.apis.patterns import compiled
 from app.apis.short_text import short_repr
-from app.records import Json
+from app.base.values import Json
 
 _STEPS = 60_000  # for one call of an API; a step takes up to 5 us
 _CHARS_PER_STEP = 256  # of a text that is compared or shown

@@ -8,8 +8,8 @@ import msgspec
 
 from app.apis.references import References
 from app.apis.request_headers import is_header_name, is_key_header
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 SchemeKind = Literal["api_key", "http", "basic", "oauth2", "openid", "mutual_tls"]
 KeyPlace = Literal["header", "query", "cookie"]

@@ -7,7 +7,7 @@ import httpx
 
 from app.apis.address import origin
 from app.apis.app_view import AppView
-from app.errors import HostError
+from app.base.errors import HostError
 
 _SECONDS = 5.0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from app.records import Json
+from app.base.values import Json
 
 
 def short_repr(value: Json, limit: int) -> str:

@@ -7,7 +7,7 @@ from app.apis.catalog import Operation, Parameter
 from app.apis.short_text import short_repr
 from app.apis.type_form import FieldRank, type_form, values_form
 from app.apis.type_names import map_values, type_name
-from app.records import Json
+from app.base.values import Json
 
 _SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
 _RESULT_FIELDS = 1_000

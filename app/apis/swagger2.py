@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from app.apis.document_budget import DocumentBudget
 from app.apis.media_types import as_meant, bare, is_form
-from app.records import Json
+from app.base.values import Json
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch")
 _MOVED: Final = {"#/definitions/": "#/components/schemas/", "#/responses/": "#/components/responses/"}

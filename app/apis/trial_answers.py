@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from app.records import Json
+from app.base.values import Json
 
 _MOST_CHARS: Final = 400  # of an answer in words
 _NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")

@@ -21,8 +21,8 @@ from app.apis.catalog import App, Operation
 from app.apis.pagination import NextPage, first_page, is_whole, items_of, total_of
 from app.apis.trial_answers import is_right
 from app.apis.words import singular, split_words, word_set
-from app.records import Json
-from app.security.secret_values import is_telling
+from app.base.secrets import is_telling
+from app.base.values import Json
 
 MOST: Final = 5  # questions
 _FIRST_READS: Final = 6

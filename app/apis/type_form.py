@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from app.apis.short_text import short_repr
 from app.apis.type_names import map_values, type_name
-from app.records import Json
+from app.base.values import Json
 
 _FIELDS = 8
 _INNER_FIELDS = 4

@@ -1,7 +1,7 @@
 """The names of JSON Schema types."""
 
 from app.apis.binary_values import is_binary
-from app.records import Json
+from app.base.values import Json
 
 _ALTERNATIVES = 100  # that the name of a type is made of
 _NOTHING: dict[str, Json] = {"not": {}}  # the schema `false`

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.errors import ApiDocumentError
-from app.records import Json
-from app.untrusted.json_text import JsonError, check_number, decode_json
+from app.base.errors import ApiDocumentError
+from app.base.untrusted import JsonError, check_number, decode_json
+from app.base.values import Json
 
 _NODES = 1_000_000  # a runner's event loop waits while it decodes them; aliases let a small text hold many
 _DEPTH = 200

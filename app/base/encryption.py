@@ -15,8 +15,8 @@ from typing import Self
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from app.errors import SettingError, StorageError
-from app.settings import Settings
+from app.base.errors import SettingError, StorageError
+from app.base.settings import Settings
 
 KEY_FILE = "secret.key"
 _PREFIX = "enc:"

@@ -1,15 +1,101 @@
-"""The first admin key, in a file of the data directory that only its owner can read.
-
-`sage` finds it from any directory: while a server runs, a file in its user's home, named after the port, has the
-path of the data directory.
+"""Files and directories of this machine: put in place whole or not at all, kept for a while, locked by a process;
+and the file of the first admin key, which `sage` finds from any directory.
 """
 
+import errno
+import fcntl
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
-from app.errors import StorageError
+from app.base.errors import ConflictError, SettingError, StorageError
+
+_UNSUPPORTED = (errno.EBADF, errno.EINVAL)  # what file systems answer that cannot sync directories
+
+
+def publish(partial: Path, target: Path) -> None:
+    """Rename it once all of its content is on the disk: a power failure leaves no file of another content."""
+    for path in (*sorted(each for each in partial.rglob("*") if each.is_file()), partial):
+        _sync(path)
+    partial.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in _UNSUPPORTED):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+PARTIAL = ".partial-"
+"""Prefix of what becomes an adapter, or part of a backup."""
+_OWNER = ".owner"  # locked while its process lives
+_UNOWNED_SECONDS = 86_400.0  # until one that names no owner is taken for left behind
+
+
+@contextmanager
+def scratch_directory(parent: Path, prefix: str = PARTIAL) -> Iterator[Path]:
+    """A new directory in `parent`, readable by its user only, and removed at the end. Raises OSError."""
+    remove_left(parent, prefix)
+    directory = Path(mkdtemp(prefix=prefix, dir=parent))
+    try:
+        unnamed = directory / f"{_OWNER}.new"
+        with unnamed.open("w") as owner:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                unnamed.rename(directory / _OWNER)
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_left(parent: Path, prefix: str = PARTIAL) -> None:
+    """Remove those that ended processes have left, of this user."""
+    for directory in parent.glob(f"{prefix}*"):
+        with suppress(OSError):  # another process was faster, or it is another user's
+            if directory.is_dir() and not directory.is_symlink():
+                _remove_if_left(directory)
+
+
+def _remove_if_left(directory: Path) -> None:
+    try:
+        owner = (directory / _OWNER).open("r+")
+    except FileNotFoundError:
+        if time.time() - directory.stat().st_mtime > _UNOWNED_SECONDS:
+            shutil.rmtree(directory)
+        return
+    with owner:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def exclusive_lock(path: Path, taken: ConflictError) -> Iterator[None]:
+    """Create the directory of the lock file `path`, and lock it until the block or this process ends.
+
+    Raises `taken` if another process holds the lock, and SettingError if the directory cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise SettingError(f"{path.parent} cannot be written ({error.strerror}): set SAGE_DATA_DIR") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise taken from error
+        yield
+
 
 _NAME = "admin.key"
 

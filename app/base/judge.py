@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 import msgspec
 import structlog
 
-from app.errors import AppError, InvalidError, SettingError
-from app.plugins import registry
-from app.plugins.plugin_options import PluginSpec, load_options
-from app.records import Trajectory
+from app.base import plugins
+from app.base.errors import AppError, InvalidError, SettingError
+from app.base.plugin_options import PluginSpec, load_options
+from app.base.values import Trajectory
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ def load_judge(text: str) -> NamedJudge | None:
         return None
     try:
         spec = PluginSpec.parse(text)
-        load = registry.load(GROUP, spec.name)
+        load = plugins.load(GROUP, spec.name)
         judge = load(**load_options(load, spec))
     except InvalidError as error:
         raise SettingError(f"SAGE_JUDGE={text!r}: {error}") from error

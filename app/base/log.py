@@ -1,11 +1,36 @@
-"""Masks the secrets of the task at work in what it logs: errors, and their tracebacks, may quote any value."""
+"""The log: JSON lines on standard output, in which the secrets of the task at work are masked."""
 
+import logging
 import re
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from app.security.secret_values import SecretValues
+import structlog
+
+from app.base.secrets import SecretValues
+
+
+def configure_logging(level: str) -> None:
+    """Log one JSON object per line to standard output, without the secrets of the task at work.
+
+    The loggers of libraries are not changed, but for the MCP SDK's: it would log what servers answered.
+    """
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            mask_fields_of_log,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
 
 _OURS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id, in which a PIN may occur by chance
 _secrets: Final[ContextVar[SecretValues | None]] = ContextVar("secrets of logs", default=None)

@@ -1,15 +1,25 @@
-"""A background loop that only its owner can stop: whatever ends it otherwise, it is started again and counted."""
+"""Background loops that only their owner can stop, and the signs of life of a process to its supervisor.
+
+Whatever else ends a loop, it is started again and counted. Signs of life follow the protocol of systemd's
+watchdog: datagrams to the Unix socket that NOTIFY_SOCKET names, for which neither the database nor a disk has
+to work.
+"""
 
 import asyncio
+import signal
+import socket
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Self
 from weakref import WeakSet
 
 import structlog
 
-from app.errors import first_line
+from app.base.errors import first_line
+from app.base.files import scratch_directory
 
 log = structlog.get_logger(__name__)
 
@@ -166,3 +176,60 @@ def faults_by_part() -> dict[str, str]:
         if each.fault is not None:
             faults.setdefault(each.part, []).append(each.fault)
     return {part: "; ".join(causes) for part, causes in faults.items()}
+
+
+UNRESPONSIVE = signal.SIGPROF
+"""Ends a process whose own watchdog finds that it does not respond."""
+_INTERVAL = 0.5  # seconds between two signs
+_SIGN = b"READY=1\nWATCHDOG=1"  # systemd wants the first line once, and ignores it later
+
+
+class LivenessReporter:
+    """While entered, reports that the running event loop runs. Without an address it does nothing."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._loop = Loop("report a sign of life", self._report, _INTERVAL)
+
+    async def __aenter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _report(self) -> None:
+        report_life(self._address)
+
+
+def report_life(address: str) -> None:
+    """Never blocks. A supervisor that is gone, or does not read, is none of the process's business."""
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+        connection.setblocking(False)
+        connection.sendto(_SIGN, address.replace("@", "\0", 1) if address.startswith("@") else address)
+
+
+class LivenessListener:
+    """The supervisor's end: `address` is what the process gets as NOTIFY_SOCKET. Only its user can write to it."""
+
+    def __init__(self) -> None:
+        self._kept = ExitStack()
+        directory = self._kept.enter_context(scratch_directory(Path(tempfile.gettempdir()), "sage-notify-"))
+        self.address = str(directory / "notify")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(self.address)
+
+    def heard(self) -> bool:
+        """Whether a sign has arrived since the last call."""
+        heard = False
+        with suppress(BlockingIOError):
+            while self._socket.recv(len(_SIGN)):
+                heard = True
+        return heard
+
+    def close(self) -> None:
+        self._socket.close()
+        self._kept.close()

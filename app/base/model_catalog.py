@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.errors import ModelError
+from app.base.errors import ModelError
 
 SEED = "seed"
 SEED_DIR = Path(__file__).parents[1] / "seed_policy"

@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import SpanKind, StatusCode
 
-from app.errors import HostError
-from app.telemetry.phases import Attributes, Span, SpanSource
+from app.base.errors import HostError
+from app.base.telemetry import Attributes, Span, SpanSource
 
 _FLUSH_SECONDS = 3.0  # at the end, for the spans of the last tasks
 _trace: ContextVar[UUID | None] = ContextVar("trace", default=None)

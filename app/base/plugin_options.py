@@ -1,11 +1,11 @@
 """Plug-ins with options, as settings name them: "name", "name?site=0&busy=0.4", "module:attribute?option=x".
 
-The options of a plug-in are the keyword parameters of the function that loads it: their annotations and defaults
-are its schema. Everything here is pure.
+The options of a plug-in are the keyword parameters of the function that loads it: their annotations and
+defaults are its schema. Environments that workers have installed are such plug-ins. Everything here is pure.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 import jsonschema
 import msgspec
 
-from app.errors import InvalidError
-from app.records import Json
+from app.base.errors import InvalidError
+from app.base.values import Json
 
 
 class PluginSpec(msgspec.Struct, frozen=True):
@@ -97,3 +97,39 @@ def _read(place: str, text: str, schema: dict[str, Json]) -> Json:
         if validator.is_valid(value):
             return value
     raise InvalidError(f"{place}: {next(validator.iter_errors(candidates[0])).message}")
+
+
+class EnvironmentInfo(msgspec.Struct, frozen=True):
+    """An installed environment."""
+
+    name: str
+    version: str  # of the distribution that registers it
+    options: dict[str, Json]  # JSON schema of an object whose properties are the options
+
+
+def check_environment(text: str, installed: Sequence[EnvironmentInfo]) -> None:
+    """Raises InvalidError for an unknown environment, and for an option that is unknown, missing or does not fit.
+
+    While no worker has reported, only the worker that takes the run can check.
+    """
+    spec = PluginSpec.parse(text)
+    if not installed:
+        return
+    versions = [each for each in installed if each.name == spec.name]
+    if not versions:
+        there = ", ".join(sorted({each.name for each in installed}))
+        raise InvalidError(
+            f"unknown environment {spec.name!r}: the workers have {there}; name one of these, or install the "
+            "package that registers it on every worker"
+        )
+    failures = [error for each in versions if (error := _failure(spec, each)) is not None]
+    if len(failures) == len(versions):
+        raise failures[0]
+
+
+def _failure(spec: PluginSpec, environment: EnvironmentInfo) -> InvalidError | None:
+    try:
+        read_options(spec, environment.options)
+    except InvalidError as error:
+        return error
+    return None

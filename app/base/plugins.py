@@ -16,7 +16,7 @@ Groups, and where their parts are specified:
     sage.skill_checks   app.skills.validate_drafts; all registered checks are used
     sage.api_protocols  app.apis.protocol; the one that recognizes a document is used
     sage.experts        trainer.rollouts.episode
-    sage.judges         app.judge
+    sage.judges         app.base.judge
 
 Listing and finding names imports none of the parts.
 """
@@ -26,7 +26,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 
 
 def names(group: str) -> list[str]:

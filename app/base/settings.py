@@ -1,16 +1,24 @@
-"""All configuration, read once from the environment and then never changed."""
+"""All configuration, read once from the environment and then never changed.
 
+What a setting holds as text, such as a list of networks or of URLs, is read and checked here too.
+"""
+
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
+from app.base import plugins
+from app.base.errors import InvalidError, SettingError
 from app.base.model_catalog import DEFAULT_MODEL, SEED, find_model
-from app.records import Json
-from app.setting_lists import check_servers, object_in
-from app.setting_variables import unread_variables, values_in
+from app.base.text import did_you_mean
+from app.base.values import Json
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -322,3 +330,175 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Remarks on variables that are not read, and resemble one that is."""
         found = unread_variables(env, cls.__annotations__)
         return [f"{variable} is no setting, and is not read: {hint}" for variable, hint in found.items()]
+
+
+_PREFIX = "SAGE_"
+_OF_COMMANDS = {"SAGE_URL", "SAGE_KEY"}
+_PLAIN = {  # names that other tools also set
+    "database_url",
+    "database_direct_url",
+    "broker_url",
+    "engine_urls",
+    "embeddings_url",
+    "otel_exporter_otlp_endpoint",
+    "notify_socket",
+}
+
+
+def values_in(env: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the environment has, by name. `kinds` are the types of all.
+
+    Raises SettingError with the name of the variable that has an invalid value.
+    """
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        variable = variable_of(name)
+        if variable in env:
+            try:
+                values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=from_text)
+            except msgspec.ValidationError as error:
+                raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
+            check_value(name, variable, env[variable])
+    return values
+
+
+def unread_variables(env: Iterable[str], kinds: Iterable[str]) -> dict[str, str]:
+    """Variables that resemble a setting and are none, with the question whether that one was meant.
+
+    >>> unread_variables(["SAGE_TASK_MAX_SECONDS", "SAGE_PORT", "SAGE_URL"], ["max_task_seconds", "port"])
+    {'SAGE_TASK_MAX_SECONDS': 'did you mean SAGE_MAX_TASK_SECONDS?'}
+    """
+    known = {variable_of(name): name for name in kinds}
+    found: dict[str, str] = {}
+    for variable in sorted(env):
+        if variable.startswith(_PREFIX) and variable not in known and variable not in _OF_COMMANDS:
+            hint = did_you_mean(variable.removeprefix(_PREFIX).lower(), known.values())
+            for name in known.values():
+                hint = re.sub(rf"\b{name}\b", variable_of(name), hint)
+            found |= {variable: hint} if hint else {}
+    return found
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting.
+
+    >>> variable_of("port"), variable_of("database_url")
+    ('SAGE_PORT', 'DATABASE_URL')
+    """
+    return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
+
+
+_HTTP = {
+    "engine_urls",
+    "engine_router_url",
+    "rollout_engine_urls",
+    "embeddings_url",
+    "model_url",
+    "otel_exporter_otlp_endpoint",
+}
+_PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
+_EXAMPLE = '{"enable_thinking": false}'
+_OF_EACH_PROMPT = {"messages", "tools", "documents", "add_generation_prompt"}  # variables that the server sets
+
+
+def check_value(name: str, variable: str, value: str) -> None:
+    """Raises SettingError for a value that does not fit the setting of this name."""
+    if name in _HTTP and value and not are_http(value):
+        raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
+    if name == "trusted_proxies":
+        try:
+            networks_in(value)
+        except ValueError as error:
+            raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
+    if name == "chat_template_kwargs":
+        try:
+            object_in(value)
+        except ValueError as error:
+            raise SettingError(f"{variable}={value!r}: {error}") from error
+    if name in _PARTS:
+        try:
+            plugins.find(_PARTS[name], value)
+        except InvalidError as error:
+            raise SettingError(f"{variable}={value!r}: {error}") from error
+
+
+def from_text(kind: type, text: str) -> object:
+    """For the types msgspec does not know, such as Path."""
+    if not text:
+        raise ValueError("it is empty; name a directory, or leave it unset")  # Path("") would be this one
+    return kind(text)
+
+
+def networks_in(text: str) -> list[IPv4Network | IPv6Network]:
+    """Raises ValueError for anything but addresses and networks.
+
+    >>> networks_in("10.0.0.0/8, ::1")
+    [IPv4Network('10.0.0.0/8'), IPv6Network('::1/128')]
+    """
+    return [ip_network(each.strip()) for each in text.split(",") if each.strip()]
+
+
+def urls_in(text: str) -> list[str]:
+    """
+    >>> urls_in("http://a, http://b,")
+    ['http://a', 'http://b']
+    """
+    return [url.strip() for url in text.split(",") if url.strip()]
+
+
+def object_in(text: str) -> dict[str, Json]:
+    """The variables of a chat template. Raises ValueError for anything but a JSON object of such.
+
+    >>> object_in('{"enable_thinking": false}'), object_in("")
+    ({'enable_thinking': False}, {})
+    """
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error}); write an object such as {_EXAMPLE}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"write a JSON object such as {_EXAMPLE}")
+    if taken := sorted(found.keys() & _OF_EACH_PROMPT):
+        raise ValueError(f"the server sets {', '.join(taken)} for each prompt; leave it out")
+    return found
+
+
+def are_http(text: str) -> bool:
+    """
+    >>> are_http("http://a:8000, https://b/vllm"), are_http("a:8000"), are_http("http://a:x"), are_http(",")
+    (True, False, False, False)
+    """
+    return bool(urls_in(text)) and all(map(_is_http, urls_in(text)))
+
+
+def check_servers(urls: str, router: str, seconds: float, *, separate_base: bool, sleep: bool) -> None:
+    """`seconds` are between resolutions of the names in `urls`. Raises SettingError for what excludes another."""
+    if len(urls_in(router)) > 1:
+        raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: name one router")
+    if router and not urls:
+        raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: set ENGINE_URLS to the model servers behind it")
+    if router and separate_base:
+        raise SettingError(
+            f"SAGE_ENGINE_ROUTER_URL={router!r}: a router cannot keep requests apart; unset it, or "
+            "SAGE_ENGINE_SEPARATE_BASE"
+        )
+    if seconds and not urls:
+        raise SettingError(f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: set ENGINE_URLS to the names to resolve")
+    if seconds and sleep:
+        raise SettingError(
+            f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: only model servers that are named one by one can sleep; set it "
+            "to 0, or SAGE_ENGINE_SLEEP to never"
+        )
+    if seconds and any(url.lower().startswith("https:") for url in urls_in(urls)):
+        raise SettingError(
+            f"ENGINE_URLS={urls!r}: certificates name no addresses, so with SAGE_ENGINE_DNS_SECONDS write http://"
+        )
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a port that is not a number, or a bracket that does not close
+        return False
+    return bool(named) and not parts.query and not parts.fragment and not re.search(r"\s", url)

@@ -1,4 +1,4 @@
-"""The immutable values that packages exchange. No I/O, no torch."""
+"""The immutable values that packages exchange, and who or what gave a task its score. No I/O, no torch."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -376,3 +376,38 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         """The offered skills of which a call returned and had called an API, as the host saw it."""
         returned = {use.function for turn in self.turns for use in turn.uses if use.inherited and use.returned}
         return (offer for offer in self.offered if offer.name in returned)
+
+
+GOOD = 0.5  # scores from here on are successes
+SOLVED = 1.0  # scores from here on are worth imitating
+GRADES: Final = (("Solved", 1.0), ("Half", 0.5), ("Failed", 0.0))  # that a person gives in the console
+
+
+def in_words(score: float | None) -> str:
+    """A score as console and CLI say it.
+
+    >>> in_words(1.0), in_words(0.5), in_words(0.25), in_words(0.0), in_words(None)
+    ('solved', 'solved 0.5', 'failed 0.25', 'failed', 'unscored')
+    """
+    if score is None:
+        return "unscored"
+    word = "solved" if score >= GOOD else "failed"
+    return word if score in (0.0, 1.0) else f"{word} {score:.3g}"
+
+
+class ScoreSource(StrEnum):
+    """The first ones count for more than those after them."""
+
+    PERSON = "person"
+    CHECK = "check"  # that the task brought
+    VERIFIER = "verifier"  # a server of the project
+    JUDGE = "judge"  # a model
+
+    def yields_to(self, other: "ScoreSource") -> bool:
+        """Whether a score of `other` counts for more.
+
+        >>> ScoreSource.JUDGE.yields_to(ScoreSource.PERSON), ScoreSource.CHECK.yields_to(ScoreSource.CHECK)
+        (True, False)
+        """
+        order = list(ScoreSource)
+        return order.index(self) > order.index(other)

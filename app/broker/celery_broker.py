@@ -12,7 +12,7 @@ from celery import Celery
 from kombu.exceptions import ChannelError, KombuError
 from kombu.transport import TRANSPORT_ALIASES
 
-from app.settings import Settings
+from app.base.settings import Settings
 
 TRAIN = "sage.train"  # the only job: its argument is the id of a training run
 _ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.records import shown_model
-from app.security.visible_text import visible
+from app.base.text import visible
+from app.base.values import shown_model
 
 _MOST = 20  # names in a line
 _SKILLS = {

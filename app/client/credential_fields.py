@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from app.base.errors import WrongUsageError
 from app.client.options import text_of_file, text_of_stdin
-from app.errors import WrongUsageError
 
 SECRET_FIELDS = ("value", "password", "client_secret", "access_token", "refresh_token")
 OPEN_FIELDS = (

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import click
 
+from app.base.text import visible
 from app.client.server import ServerError
 from app.client.task_story import TaskStory
 from app.client.terminal import ServerSession, show_json
 from app.client.words import readable_error
-from app.security.visible_text import visible
 
 _SUCCESS = 0.5  # the least score of one
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from app.base.text import visible
 from app.client.credential_fields import SECRET_FIELDS
-from app.security.visible_text import visible
 
 STATIC_TOKEN = "bearer_token"
 OAUTH_KINDS = ("oauth2", "openid")

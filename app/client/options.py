@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from app.errors import SettingError, WrongUsageError
-from app.ports import base_url
-from app.security.admin_key_file import admin_key_file, data_dir_at, read_admin_key
-from app.setting_lists import are_http
-from app.settings import Settings
+from app.base.errors import SettingError, WrongUsageError
+from app.base.files import admin_key_file, data_dir_at, read_admin_key
+from app.base.processes import base_url
+from app.base.settings import Settings, are_http
 
 
 class ListingGroup(click.Group):

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 from httpx_sse import EventSource, SSEError
 
-from app.errors import AppError, first_line
+from app.base.errors import AppError, first_line
 
 _TIMEOUT = httpx.Timeout(60)  # an event stream sends a ping every 15 s
 _RETRIES = 60  # in a row, where an event stream breaks off: a server may restart

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.errors import AppError
+from app.base.errors import AppError
 
 SKILL_MD: Final = "SKILL.md"
 _FOLDER = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")

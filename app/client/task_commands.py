@@ -9,11 +9,10 @@ from uuid import UUID
 
 import click
 
+from app.base.values import GRADES, Stop, explored, in_words
 from app.client.options import page_options, project_option, server_command
 from app.client.release_lookup import release_id
 from app.client.words import Listing, age, value_text
-from app.records import Stop, explored
-from app.score_source import GRADES, in_words
 
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession

@@ -8,13 +8,11 @@ from typing import Any, Self
 from rich.text import Text
 
 from app.agent.action import extract_code, words_before_code
+from app.base.text import numbered, visible
+from app.base.values import Stop, in_words, what_to_do
 from app.client.server import ServerEvent
 from app.client.terminal import python_code, terminal
 from app.client.words import arguments_text
-from app.plural import numbered
-from app.records import Stop, what_to_do
-from app.score_source import in_words
-from app.security.visible_text import visible
 
 Data = Mapping[str, Any]
 

@@ -14,9 +14,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from app.base.text import visible
 from app.client.server import SageClient
 from app.client.words import Listing
-from app.security.visible_text import visible
 
 _GAP = 2  # spaces between columns
 _TEXT_WIDTH = 16  # the least that the last column of a table needs on a terminal

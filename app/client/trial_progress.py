@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from app.base.text import visible
 from app.client.server import ServerError
 from app.client.words import Listing, readable_error
-from app.security.visible_text import visible
 
 _SECONDS, _TO_BEGIN = 60.0, 10.0
 _PAUSE_SECONDS = 0.5

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from app.security.visible_text import visible
+from app.base.text import visible
 
 _PAUSE_SECONDS = 0.5
 

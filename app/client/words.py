@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from app.security.visible_text import visible
+from app.base.text import visible
 
 _LONGEST_VALUE = 60  # characters of an argument, or an answer in a table
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))

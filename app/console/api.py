@@ -11,7 +11,6 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.api.api_call import ApiCallRequest, ApiCallView, call_api
 from app.api.api_changes import refresh_document
 from app.api.api_consent import CredentialPlace, connect_api
@@ -26,16 +25,17 @@ from app.api.api_view import ApiView
 from app.api.apis import change_api, remove_api
 from app.apis.app_view import OperationView
 from app.apis.document_reader import DocumentReader
+from app.base.errors import ApiDocumentError, ConflictError, InvalidError
+from app.base.text import numbered
+from app.base.untrusted import JsonError, decode_json
 from app.console.credential_form import FIELDS, CredentialFields, PrincipalFields
-from app.console.forms import Form, read_form
-from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_changes, api_credentials, api_trials, apis, failed_calls
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
-from app.errors import ApiDocumentError, ConflictError, InvalidError
-from app.plural import numbered
-from app.untrusted.json_text import JsonError, decode_json
+from app.web.access import Db
+from app.web.forms import Form, read_form
+from app.web.pages import Visit, Visitor, after_change, page
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
 _SHOWN = 100  # operations

@@ -9,7 +9,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.api.api_operations import (
     Approval,
     Description,
@@ -23,10 +22,11 @@ from app.api.api_operations import (
 from app.api.api_reading import read_api
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import OperationOverride
-from app.console.forms import Form, read_form
-from app.console.visit import Visit, Visitor, after_change, page
+from app.base.errors import AppError, ConflictError, InvalidError
 from app.db import apis
-from app.errors import AppError, ConflictError, InvalidError
+from app.web.access import Db
+from app.web.forms import Form, read_form
+from app.web.pages import Visit, Visitor, after_change, page
 
 
 class OperationFields(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,19 +8,19 @@ from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from msgspec import UNSET
 
-from app.api.access import Db
 from app.api.api_content import ApiReaders
 from app.api.api_fields import McpServer, Server, Token, Url
 from app.api.api_request import ApiRequest
 from app.api.api_view import ApiSummary, ApiView
 from app.api.apis import register_api
 from app.api.credential_view import CredentialView
-from app.api.validation import AppName, Text
-from app.console.forms import Form, read_form
-from app.console.visit import Visit, Visitor, after_change, page
+from app.base.errors import InvalidError
 from app.db import api_credentials, api_trials, apis
 from app.engine.model_scope import ModelScope
-from app.errors import InvalidError
+from app.web.access import Db
+from app.web.fields import AppName, Text
+from app.web.forms import Form, read_form
+from app.web.pages import Visit, Visitor, after_change, page
 
 
 class ApiFields(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,13 +6,13 @@ from uuid import UUID
 from litestar import Controller, Request, Response, get, post
 from litestar.params import FromPath, FromQuery
 
-from app.api.access import Db
 from app.api.approvals import DECISIONS, DecisionRequest, view_approval
-from app.console.forms import read_form
-from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import approvals
 from app.db.approvals import ApprovalFilter
 from app.db.tables import ApprovalState
+from app.web.access import Db
+from app.web.forms import read_form
+from app.web.pages import Visitor, after_change, page, visit_project
 
 _WAITING, _DECIDED = 20, 50
 

@@ -9,8 +9,8 @@ from app.api.api_reading import read_api
 from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.document_reader import DocumentReader
+from app.base.errors import ApiDocumentError
 from app.db import api_credentials, apis, tables
-from app.errors import ApiDocumentError
 
 _READ = 10  # documents
 _SHOWN = 30  # operations of each

@@ -7,8 +7,8 @@ import msgspec
 from app.api.submission import Principal
 from app.apis.authentication import UNFIT_FOR_HEADERS
 from app.apis.credentials import bearer
+from app.base.errors import InvalidError
 from app.credentials.credential import Credential
-from app.errors import InvalidError
 
 _OAUTH: Final = ("client_id", "client_secret", "value")
 FIELDS: Final = {

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from app.manual.site.manual_pages import DIRECTORY, served_at
-from app.manual.site.markdown import render
+from app.web.manual import DIRECTORY, render, served_at
 
 _HEAD = "| reason | meaning | what to do |"
 

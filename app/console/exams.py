@@ -10,13 +10,13 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.api.exams import ExamResult, ExamView, Version, delete_exam, exam_results
-from app.console.charts import Axis, LineChart, Point, Series, line_chart
-from app.console.csv_file import csv_file
 from app.console.release_evidence import ExamFigures, exam_figures
-from app.console.visit import Visitor, after_change, page
 from app.db import exam_sizes, exams, releases
+from app.web.access import Db
+from app.web.charts import Axis, LineChart, Point, Series, line_chart
+from app.web.formats import csv_file
+from app.web.pages import Visitor, after_change, page
 
 _SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
 _SHOWN = 200  # tasks

@@ -7,12 +7,13 @@ import msgspec
 from litestar import Controller, Request, Response, get, post
 from litestar.params import FromPath
 
-from app.api.access import Db
 from app.api.feedback import FeedbackRequest, give_feedback, wanted_feedback
-from app.api.validation import Score
-from app.console.forms import read_form
-from app.console.visit import Visitor, after_change, page, visit_project
-from app.db import task_outcomes, tasks
+from app.db import tasks
+from app.projects import statistics
+from app.web.access import Db
+from app.web.fields import Score
+from app.web.forms import read_form
+from app.web.pages import Visitor, after_change, page, visit_project
 
 _TASKS = 30
 
@@ -30,7 +31,7 @@ class FeedbackPages(Controller):
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
         owner = visit.project.id
         wanted = await wanted_feedback(session, owner, _TASKS)
-        failed = await task_outcomes.count_failed(session, owner)
+        failed = await statistics.count_failed(session, owner)
         return page(visit, "feedback.html", wanted=wanted, failed=failed)
 
     @post("/{task_id:uuid}")

@@ -10,17 +10,18 @@ from litestar.params import FromPath
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.console.forms import Form, read_form
+from app.base.errors import AppError, InvalidError
 from app.console.releases import activation_label
-from app.console.visit import Visit, Visitor, after_change, page, visit_project
-from app.db import canaries, projects, releases, tables
+from app.db import canaries, releases, tables
 from app.db.database import Sessions
-from app.errors import AppError, InvalidError
+from app.projects import store as projects
 from app.release import canary
 from app.release.activation import changes_of
 from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
+from app.web.access import Db
+from app.web.forms import Form, read_form
+from app.web.pages import Visit, Visitor, after_change, page, visit_project
 
 _Request = Request[Any, Any, Any]
 

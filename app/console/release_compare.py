@@ -9,20 +9,20 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.apis.document_reader import DocumentReader
+from app.base.errors import NotFoundError
 from app.console.figure_files import figures_file
 from app.console.release_evidence import read_evidence
 from app.console.release_figures import ReleaseVerdict, live_rows, verdict
 from app.console.releases import before_active, read_periods
 from app.console.skill_page import source_diff
-from app.console.visit import Visitor, page
-from app.db import evaluations, releases, skills, tables, task_sums
+from app.db import evaluations, releases, results, skills, tables
 from app.db.manifests import SkillName
 from app.db.tables import ReleaseState
-from app.errors import NotFoundError
 from app.release.confidence_sequence import Interval
 from app.release.diff import SkillChanges, diff
+from app.web.access import Db
+from app.web.pages import Visitor, page
 
 _MOST_SOURCES = 30  # changed skills whose source is shown
 
@@ -63,7 +63,7 @@ class ReleaseComparePages(Controller):
     ) -> Response[Any]:
         rows = await releases.of_project(session, visit.project.id)
         one, other = await _choose(session, rows, earlier, later)
-        lives = [await task_sums.of_release(session, each.id) for each in (one, other)]
+        lives = [await results.of_release(session, each.id) for each in (one, other)]
         if file == "served":
             name = f"releases-{one.number}-{other.number}-served"
             return figures_file(name, one.number, other.number, live_rows(*lives))

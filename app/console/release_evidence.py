@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.records import Json
+from app.base.values import Json
 from app.release.canary_trial import CanaryStatus
 from app.release.confidence_sequence import Interval
 from app.release.watch_decision import WatchDecision

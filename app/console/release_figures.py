@@ -6,16 +6,16 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from app.console import formats
-from app.console.charts import DrawnInterval, draw_intervals
 from app.console.release_evidence import ComparedExam, Evidence
-from app.db.task_sums import TaskSums
+from app.db.results import TaskSums
 from app.release import one_look
 from app.release.canary_decision import CanaryAction, CanaryDecision
 from app.release.canary_metrics import MetricComparison
 from app.release.canary_traffic import UncountedTraffic
 from app.release.confidence_sequence import Interval
 from app.release.watch_decision import NotCounted, WatchDecision
+from app.web import formats
+from app.web.charts import DrawnInterval, draw_intervals
 
 Word = Literal["better", "worse", "as good", "undecided"]
 Measured: TypeAlias = Interval | float | None

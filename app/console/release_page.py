@@ -10,12 +10,8 @@ from litestar import Controller, Response, get
 from litestar.params import FromPath, FromQuery
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.console.audit import gist
-from app.console.charts import LineChart, Point, Series, line_chart, number_axis, time_axis
-from app.console.csv_file import csv_file
+from app.base.errors import NotFoundError
 from app.console.figure_files import figures_file
-from app.console.formats import signed
 from app.console.release_evidence import Evidence, read_evidence
 from app.console.release_figures import (
     FigureRow,
@@ -28,16 +24,20 @@ from app.console.release_figures import (
     watch_rows,
 )
 from app.console.releases import activation_label, origin_of, read_periods
-from app.console.visit import Visit, Visitor, page, visit_project
-from app.db import audit, evaluations, releases, tables
+from app.db import evaluations, releases, tables
 from app.db.tables import ReleaseState
-from app.errors import NotFoundError
+from app.projects import audit
+from app.projects.pages import gist
 from app.release import canary_trial, watch
 from app.release.canary_trial import CanaryStatus, RaceMoment
 from app.release.confidence_sequence import Interval
 from app.release.diff import diff
 from app.release.served import Period
 from app.release.watch import WatchStatus
+from app.web.access import Db
+from app.web.charts import LineChart, Point, Series, line_chart, number_axis, time_axis
+from app.web.formats import csv_file, signed
+from app.web.pages import Visit, Visitor, page, visit_project
 
 _ENTRIES = 30
 _RACE = ("until", "reward", "reward_low", "reward_high", "errors", "errors_low", "errors_high")

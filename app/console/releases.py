@@ -10,16 +10,17 @@ from litestar import Controller, Response, get
 from litestar.params import FromQuery
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.console.charts import Axis, LineChart, Point, Series, line_chart, time_axis
-from app.console.csv_file import csv_file
 from app.console.release_evidence import Evidence, read_evidence
 from app.console.release_figures import ReleaseVerdict, verdict
-from app.console.visit import Visitor, page
-from app.db import audit, releases, tables
+from app.db import releases, tables
 from app.db.tables import AuditAction
+from app.projects import audit
 from app.release.activation import rolls_back
 from app.release.served import Period, periods
+from app.web.access import Db
+from app.web.charts import Axis, LineChart, Point, Series, line_chart, time_axis
+from app.web.formats import csv_file
+from app.web.pages import Visitor, page
 
 _SERVING = (AuditAction.ACTIVATED, AuditAction.CANARY_BEGAN, AuditAction.CANARY_ENDED)
 _CSV = ("release", "as", "since", "until")

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from app.console import formats
-from app.console.charts import Axis, LineChart, Point, Series, line_chart, number_axis
+from app.base.values import Json
 from app.db import tables
-from app.records import Json
+from app.web import formats
+from app.web.charts import Axis, LineChart, Point, Series, line_chart, number_axis
 
 _CHARTS: tuple[tuple[str, Mapping[str, str], Callable[[float], str]], ...] = (
     ("Score", {"outcome": "score"}, formats.score),

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.console.settings_form import SettingField, entered_values, setting_groups
+from app.base import plugins
 from app.db import datasets, environments, tables
-from app.plugins import registry
 from app.run_settings import RunSettings
+from app.web.forms import SettingField, entered_values, setting_groups
 
 _COMMON = (
     "kind",
@@ -62,7 +62,7 @@ async def choices(session: AsyncSession, project: tables.Project) -> dict[str, l
     rows = (await datasets.page(session, project.id, cursor=None, limit=_MOST_DATASETS)).items
     return {
         "environment": [(each.name, "") for each in installed],
-        "retrieval": [(name, "") for name in registry.names("sage.retrieval")],
-        "reward": [(name, "") for name in registry.names("sage.rewards")],
+        "retrieval": [(name, "") for name in plugins.names("sage.retrieval")],
+        "reward": [(name, "") for name in plugins.names("sage.rewards")],
         "data": [(str(row.id), row.name) for row in rows],
     }

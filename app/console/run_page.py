@@ -10,24 +10,23 @@ from litestar.response import Redirect
 from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.api.dependencies import NotifyWorkers
 from app.api.practice_estimate import estimate
 from app.api.run_view import RunUpdate
 from app.api.runs import cancel_run, retry_run
-from app.api.sse import EventBatch, event_stream
-from app.console.csv_file import csv_file
+from app.base.errors import NotFoundError
 from app.console.drop_advice import drop_advice
 from app.console.run_charts import run_charts, with_length
-from app.console.templates import render
-from app.console.visit import Visit, Visitor, after_change, page, visit_project
 from app.db import run_logs, runs, tables
 from app.db.database import Sessions
 from app.db.learning_outlook import Serving
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.db.tables import RunState
-from app.errors import NotFoundError
 from app.run_settings import RunSettings
+from app.web.access import Db
+from app.web.formats import csv_file
+from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
+from app.web.routes import NotifyWorkers
+from app.web.sse import EventBatch, event_stream
 
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
 

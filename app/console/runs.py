@@ -8,17 +8,17 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.api.dependencies import NotifyWorkers
 from app.api.runs import start_run
-from app.console.forms import Form, read_form
+from app.base.errors import AppError
 from app.console.run_form import choices, entered, groups
-from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.data_location import DataRules
 from app.db import learning_outlook, runs, schedules
 from app.db.learning_outlook import Serving
-from app.errors import AppError
 from app.run_settings import PRACTICE, RunKind, RunSettings, read_settings
+from app.web.access import Db
+from app.web.forms import Form, read_form
+from app.web.pages import Visit, Visitor, after_change, page
+from app.web.routes import NotifyWorkers
 
 _RUNS = 30
 

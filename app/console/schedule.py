@@ -8,16 +8,16 @@ from litestar.di import NamedDependency
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.api.schedule import put_schedule, remove_schedule
-from app.console.forms import Form, parse_form
+from app.base.errors import AppError
 from app.console.run_form import choices, entered, groups
-from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.data_location import DataRules
 from app.db import learning_outlook, schedules
 from app.db.learning_outlook import Serving
-from app.errors import AppError
 from app.run_settings import RunSettings, read_settings
+from app.web.access import Db
+from app.web.forms import Form, parse_form
+from app.web.pages import Visit, Visitor, after_change, page
 
 
 class ScheduleFields(msgspec.Struct, frozen=True):

@@ -11,13 +11,13 @@ from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Db
+from app.base.errors import ConflictError, InvalidError
 from app.console.skill_page import source_diff
-from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import skill_moves, skills, tables
 from app.db.database import Sessions
 from app.db.tables import LIVE_SKILLS
-from app.errors import ConflictError, InvalidError
+from app.web.access import Access, Db
+from app.web.pages import Visitor, after_change, page, visit_project
 
 _MOST = 200  # skills at once
 _DONE = {"approve": "approved", "retire": "retired", "restore": "restored", "merge": "merged"}

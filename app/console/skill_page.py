@@ -9,20 +9,20 @@ import msgspec
 from litestar import Controller, Response, get
 from litestar.params import FromPath, FromQuery
 
-from app.api.access import Db
 from app.api.skill_value_view import SkillValue
 from app.api.skill_view import view_skill
-from app.console.charts import draw_intervals
-from app.console.csv_file import attachment, csv_file
+from app.base.errors import InvalidError, NotFoundError
 from app.console.figure_files import value_file
 from app.console.lineage import COLUMNS, draw
 from app.console.skill_library import less
 from app.console.skill_lineages import read_lineages
-from app.console.visit import Visitor, page, visit_project
 from app.db import skill_uses, skills, tables
 from app.db.skill_value import compared_tasks
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
-from app.errors import InvalidError, NotFoundError
+from app.web.access import Db
+from app.web.charts import draw_intervals
+from app.web.formats import attachment, csv_file
+from app.web.pages import Visitor, page, visit_project
 
 _USES = 25
 

@@ -6,17 +6,17 @@ from litestar import Controller, Response, get
 from litestar.params import FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.console.charts import draw_intervals
-from app.console.csv_file import csv_file
+from app.base.errors import InvalidError
 from app.console.lineage import COLUMNS, draw
 from app.console.skill_library import LibraryRow, Order, read_library
 from app.console.skill_lineages import read_lineages
-from app.console.visit import Visit, Visitor, page
 from app.db import skills
 from app.db.skill_records import MOST_TASKS
 from app.db.tables import SkillState
-from app.errors import InvalidError
+from app.web.access import Db
+from app.web.charts import draw_intervals
+from app.web.formats import csv_file
+from app.web.pages import Visit, Visitor, page
 
 IN_USE, ALL = "in use", "all"  # beside the states of skills
 _STATES = (IN_USE, *SkillState, ALL)

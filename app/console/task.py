@@ -10,24 +10,23 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.api.approvals import ApprovalView, view_approval
 from app.api.feedback import FeedbackView
-from app.api.sse import BATCH_SIZE, EventBatch, event_stream
 from app.api.task_view import skills_of, view_task
 from app.api.trajectories import prompts_of
-from app.console.forms import Form
-from app.console.templates import render
+from app.base.errors import NotFoundError
+from app.base.values import Trajectory
 from app.console.timeline import Timeline, fold
-from app.console.visit import Visit, Visitor, page, visit_project
-from app.db import approvals, events, feedback, releases, tables, tasks, trajectories, turns
+from app.db import approvals, feedback, releases, results, tables, tasks, turns
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.db.tables import TASK_END_STATES, ReleaseState
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import NotFoundError
-from app.project.project_settings import Limits
-from app.records import Trajectory
+from app.projects.settings import Limits
+from app.web.access import Db
+from app.web.forms import Form
+from app.web.pages import Visit, Visitor, page, render, visit_project
+from app.web.sse import BATCH_SIZE, EventBatch, event_stream
 
 _MOST_EVENTS = 20_000
 _CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
@@ -82,7 +81,7 @@ async def task_page(
     form: Form[Any] | None = None,
 ) -> Response[str]:
     """`form` is the feedback that was refused."""
-    timeline = fold(await events.after(session, task.id, limit=_MOST_EVENTS))
+    timeline = fold(await results.after(session, task.id, limit=_MOST_EVENTS))
     trajectory = await _trajectory(session, task)
     if trajectory is not None:
         timeline.enrich(trajectory)
@@ -122,7 +121,7 @@ async def _trajectory(session: AsyncSession, task: tables.Task) -> Trajectory | 
     if task.state not in TASK_END_STATES:
         return None
     try:
-        return await trajectories.of_task(session, task.id)
+        return await results.of_task(session, task.id)
     except NotFoundError:  # it never began, or its trajectory was deleted
         return None
 
@@ -149,7 +148,7 @@ class _BlockReader:
 
     async def read(self) -> EventBatch:
         async with self._sessions() as session:
-            rows = list(await events.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
+            rows = list(await results.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
             task = await session.get(tables.Task, self._task_id, populate_existing=True)
             approval = await _approval(session, self._visit, task) if task else None
             chosen = any(row.kind in _CHOOSE_SKILLS and row.seq > self._position for row in rows)

@@ -8,18 +8,18 @@ from litestar import Controller, Request, Response, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.access import Db
 from app.api.approvals import DECISIONS, DecisionRequest
 from app.api.feedback import FeedbackRequest, give_feedback
 from app.api.rerun import Rerun, repeat
 from app.api.tasks import cancel_task
-from app.console.forms import Form, read_form
+from app.base.errors import AppError, InvalidError
 from app.console.task import task_page
-from app.console.visit import Visitor, after_change, visit_project
 from app.db import approvals, doubts, tasks
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError, InvalidError
-from app.project.project_settings import Limits
+from app.projects.settings import Limits
+from app.web.access import Db
+from app.web.forms import Form, read_form
+from app.web.pages import Visitor, after_change, visit_project
 
 _AnyRequest = Request[Any, Any, Any]
 

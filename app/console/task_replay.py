@@ -8,14 +8,14 @@ from litestar import Controller, Request, Response, get, post
 from litestar.params import FromPath, QueryParameter
 
 from app.agent.action import extract_code
-from app.api.access import Db
 from app.api.replays import ask_replay, view_replay
-from app.console.forms import read_form
+from app.base.errors import InvalidError
 from app.console.task import releases_to_choose
-from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import releases, shadows, tasks
 from app.db.tables import TASK_END_STATES
-from app.errors import InvalidError
+from app.web.access import Db
+from app.web.forms import read_form
+from app.web.pages import Visitor, after_change, page, visit_project
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 

@@ -10,20 +10,21 @@ from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
 from app.api.submission import Check, Principal, Priority, Submission, submit_all
 from app.api.tasks import search
-from app.api.validation import Scenario
 from app.apis.document_reader import DocumentReader
+from app.base.errors import AppError, InvalidError, NotFoundError
+from app.base.values import Stop
 from app.console.callable_apis import read_callable
-from app.console.forms import Form, parse_form, read_form
-from app.console.visit import Visit, Visitor, after_change, page
-from app.db import releases, skills, statistics, tables, tasks
-from app.db.statistics import Grouping, TimeBucket
+from app.db import releases, skills, tables, tasks
 from app.db.tables import TaskState
-from app.errors import AppError, InvalidError, NotFoundError
-from app.project.project_settings import Limits
-from app.records import Stop
+from app.projects import statistics
+from app.projects.settings import Limits
+from app.projects.statistics import Grouping, TimeBucket
+from app.web.access import Db
+from app.web.fields import Scenario
+from app.web.forms import Form, parse_form, read_form
+from app.web.pages import Visit, Visitor, after_change, page
 
 _PAGE = 50
 _SCENARIOS = 100  # that are suggested

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.agent.action import extract_code, words_before_code
-from app.records import Call, Json, Trajectory
+from app.base.values import Call, Json, Trajectory
 
 _MOST = 20_000  # characters of a result that a trajectory has in full
 

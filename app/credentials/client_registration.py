@@ -10,10 +10,10 @@ import msgspec
 from mcp.client.auth.utils import is_valid_client_metadata_url
 
 from app.apis.security_schemes import SecurityScheme
+from app.base.errors import HostError
+from app.base.untrusted_http import BodyError
 from app.credentials.credential import Credential, CredentialText
 from app.credentials.token_request import TokenError, answer
-from app.errors import HostError
-from app.untrusted.http_body import BodyError
 
 _CREATED: Final = (200, 201)
 

@@ -9,14 +9,15 @@ from authlib.common.security import generate_token
 from mcp.client.auth.utils import issuers_match
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import InvalidError
+from app.base.values import Json
 from app.credentials import oauth
 from app.credentials.credential import MAX_SCOPES, Credential
 from app.credentials.stored_credentials import with_tokens, without_secrets
 from app.credentials.token_request import TokenError, authorization_address
-from app.db import api_credentials, apis, audit, mcp_changes, tables
+from app.db import api_credentials, apis, mcp_changes, tables
 from app.db.database import Sessions, keys_of, retry_while_unavailable
-from app.errors import InvalidError
-from app.records import Json
+from app.projects import audit
 
 _CONSENT_SECONDS: Final = 600.0
 

@@ -10,7 +10,7 @@ from app.apis.authentication import UNFIT_FOR_HEADERS, Authentication
 from app.apis.catalog import App, Operation
 from app.apis.request_headers import is_key_header
 from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme, bearer_for_oauth, chosen
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 
 MAX_SCOPES: Final = 300
 CredentialText = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]

@@ -13,12 +13,12 @@ from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
 from app.apis.credentials import Credentials, FixedCredentials, bearer
 from app.apis.security_schemes import SecurityScheme
+from app.base.errors import ApiDocumentError, HostError, InvalidError
+from app.base.secrets import SecretValues
 from app.credentials.credential import Credential, authentication, checked
 from app.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.db import tables
 from app.db.database import Sessions
-from app.errors import ApiDocumentError, HostError, InvalidError
-from app.security.secret_values import SecretValues
 
 _FETCH: Final = Operation(app="", name="fetch_document", method="GET", path="", summary="")
 _TO_SEND: Final = (

@@ -22,9 +22,9 @@ from mcp.shared.auth_utils import check_resource_allowed
 from pydantic import BaseModel, ValidationError
 
 from app.apis.mcp_oauth import McpOAuth
+from app.base.errors import ApiDocumentError, HostError
+from app.base.untrusted_http import BodyError
 from app.credentials.token_request import answer
-from app.errors import ApiDocumentError, HostError
-from app.untrusted.http_body import BodyError
 
 _GRANTS: Final = ["authorization_code", "refresh_token"]
 

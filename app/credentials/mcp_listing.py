@@ -5,12 +5,12 @@ import msgspec
 
 from app.apis.credentials import bearer
 from app.apis.mcp_oauth import LIST_TOOLS, McpOAuth, bare_app
+from app.base.errors import ApiDocumentError, HostError
 from app.credentials.document_fetch import first_principal
 from app.credentials.mcp_discovery import discover
 from app.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.db import api_credentials
 from app.db.database import Sessions
-from app.errors import ApiDocumentError, HostError
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.exchange import AccessRefusedError
 from app.gateway.mcp_client.tool_listing import fetch_listing

@@ -8,10 +8,10 @@ import httpx
 import msgspec
 
 from app.apis.security_schemes import Grant, OAuthFlow, SecurityScheme
+from app.base.errors import HostError, InvalidError
+from app.base.untrusted_http import BodyError
 from app.credentials.credential import Credential
 from app.credentials.token_request import NO_GRANT, TokenError, Tokens, answer, ask_for_tokens
-from app.errors import HostError, InvalidError
-from app.untrusted.http_body import BodyError
 
 _FITS: Final[Mapping[Grant, tuple[str, ...]]] = {
     "authorization_code": ("client_id",),

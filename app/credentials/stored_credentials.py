@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
 from app.apis.credentials import bearer
+from app.base.errors import HostError, SettingError
+from app.base.secrets import MASK
 from app.credentials import oauth
 from app.credentials.credential import Credential, authentication, chosen_schemes, secrets_of
 from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
 from app.db import api_credentials, apis, tables
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions, keys_of, retry_while_unavailable
-from app.errors import HostError, SettingError
-from app.security.secret_values import MASK
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ import msgspec
 from authlib.common.security import generate_token
 from authlib.oauth2.client import OAuth2Client
 
+from app.base.errors import AppError, HostError
+from app.base.untrusted_http import BodyError, read_body
 from app.credentials.credential import ClientAuth, Credential, CredentialText
-from app.errors import AppError, HostError
-from app.untrusted.http_body import BodyError, read_body
 
 TOKEN_SECONDS: Final = 30.0  # for an answer of an authorization server
 NO_GRANT: Final = "invalid_grant"

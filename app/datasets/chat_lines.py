@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from app.base.errors import InvalidError
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import Json
 from app.engine.tokenizer import Message
-from app.errors import InvalidError
-from app.records import Json
-from app.untrusted.json_text import JsonError, decode_json
 
 _MAX_VALUES, _MAX_DEPTH = 100_000, 100  # of one line
 _ROLES = ("system", "user", "assistant")

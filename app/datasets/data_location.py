@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import InvalidError, SettingError
-from app.settings import Settings
+from app.base.errors import InvalidError, SettingError
+from app.base.settings import Settings
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
 _MB = 10**6

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from app.adapters.remote_store import open_remote, remote_errors
-from app.errors import InvalidError, LimitError, StorageError, first_line
+from app.base.errors import InvalidError, LimitError, StorageError, first_line
 
 _CHUNK = 1 << 20
 _UPLOADS = 2  # of one project at once

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
 
+from app.base.errors import InvalidError, StorageError
 from app.datasets.chat_lines import from_line
-from app.errors import InvalidError, StorageError
 
 _BATCH = 1 << 20  # bytes that are handed to a thread at once
 _MAX_LINE = 2 << 20  # bytes of one conversation

@@ -8,11 +8,11 @@ from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import advisory_locks, tables
+from app.base.errors import NotFoundError
+from app.base.values import Probe
+from app.db import lease, tables
 from app.db.releases import is_local
 from app.db.tables import ReleaseState, RunState, TaskState
-from app.errors import NotFoundError
-from app.records import Probe
 
 
 async def put(
@@ -115,7 +115,7 @@ async def needed(session: AsyncSession) -> set[str]:
         release.id.in_(shadowed),
         release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]),
         and_(unexamined, release.training_run_id.in_(training)),
-        advisory_locks.is_being_activated(),
+        lease.is_being_activated(),
     )
     return set(await session.scalars(select(release.model).where(wanted, is_local(release.model))))
 

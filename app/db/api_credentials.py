@@ -12,9 +12,9 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import NotFoundError
 from app.db import tables
 from app.db.database import keys_of
-from app.errors import NotFoundError
 
 STATIC_TOKEN = "bearer_token"
 """Stands for the token that is stored with an API, in the record of its uses."""

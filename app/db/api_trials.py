@@ -15,11 +15,11 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased, defer
 
+from app.base.values import Json
 from app.db import tables
-from app.db.clock import from_now
-from app.db.due_queue import DueQueue
+from app.db.lease import DueQueue
+from app.db.queries import from_now
 from app.db.tables import ReleaseState, TrialState
-from app.records import Json
 
 _trial, _api, _release, _tools = tables.ApiTrial, tables.Api, tables.Release, tables.ToolSet
 _credential = tables.ApiCredential

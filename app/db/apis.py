@@ -14,11 +14,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
+from app.base.errors import ConflictError, NotFoundError, SettingError
+from app.base.values import Json
 from app.db import tables
 from app.db.database import Handle, keys_of
 from app.db.tables import PracticeSource
-from app.errors import ConflictError, NotFoundError, SettingError
-from app.records import Json
 
 WITHOUT_DOCUMENT: Final = defer(tables.Api.document, raiseload=True)
 

@@ -10,14 +10,14 @@ import msgspec
 from sqlalchemy import ColumnElement, Uuid, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, events, tables, task_claims, webhooks
-from app.db.clock import from_now
+from app.base.errors import ConflictError, NotFoundError, SettingError
+from app.base.values import Json
+from app.db import lease, results, tables
 from app.db.database import execute, keys_of
-from app.db.page import Page, read_page
+from app.db.queries import Page, from_now, read_page
 from app.db.tables import ApprovalState, AuditAction
-from app.errors import ConflictError, NotFoundError, SettingError
-from app.project.approval import ApprovalDecision, ApprovalRequest
-from app.records import Json
+from app.projects import audit, webhooks
+from app.projects.settings import ApprovalDecision, ApprovalRequest
 from app.security.shown_call import ShownCall
 
 SERVER = "server"  # decides on those that nobody decided on in time
@@ -61,7 +61,7 @@ async def request(
 
     Raises ConflictError if the task has another owner.
     """
-    if not await task_claims.suspend(session, task.id, owner):
+    if not await lease.suspend(session, task.id, owner):
         return None
     call = msgspec.structs.asdict(wanted)
     expires_at = from_now(call.pop("timeout_seconds"))
@@ -74,7 +74,7 @@ async def request(
     data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
     until = row.expires_at.isoformat()
     data |= {"arguments": row.arguments, "expires_at": until}
-    await events.append(session, task.id, "approval", data | why)
+    await results.append(session, task.id, "approval", data | why)
     asked = {"approval_id": str(row.id), "operation": row.api, "because": wanted.because, "expires_at": until}
     await webhooks.enqueue(session, task.project_id, task.id, "approval.wanted", asked)
     return row
@@ -101,9 +101,9 @@ async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None 
 
 async def before(session: AsyncSession, row: tables.Approval) -> BeforeApproval:
     """Why a call waits, or waited, and what its task had called before; nothing once its events are deleted."""
-    asked = await events.of_kind(session, row.task_id, "approval")
+    asked = await results.of_kind(session, row.task_id, "approval")
     why = next((each for each in asked if (each["id"], each["status"]) == (str(row.id), "wanted")), {})
-    made = {call["seq"]: call for call in await events.of_kind(session, row.task_id, "call")}
+    made = {call["seq"]: call for call in await results.of_kind(session, row.task_id, "call")}
     before = [made[seq] | {"change": seq in why.get("changes", ())} for seq in sorted(made) if seq < row.seq]
     calls = [CallBefore(**{name: call[name] for name in CallBefore.__struct_fields__}) for call in before]
     return BeforeApproval(because=why.get("because", ""), calls=calls)
@@ -211,9 +211,9 @@ async def _settle(
     )
     if row is None:
         return None
-    await task_claims.wake(session, row.task_id)
+    await lease.wake(session, row.task_id)
     data = {"status": state.value, "id": str(row.id), "api": row.api, "decided_by": actor, "reason": reason}
-    await events.append(session, row.task_id, "approval", data)
+    await results.append(session, row.task_id, "approval", data)
     detail = {"approval": str(row.id), "task": str(row.task_id), "api": row.api, "decision": state.value}
     await audit.add(
         session, row.project_id, None, actor, AuditAction.APPROVAL_DECIDED, detail | {"reason": reason}

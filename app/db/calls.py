@@ -32,12 +32,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, lease, tables, task_claims
-from app.db.column_types import pack, to_json
-from app.db.database import Handle, execute, keys_of
-from app.errors import ConflictError
-from app.records import Call, Json
-from app.security.encryption import KeyRing
+from app.base.encryption import KeyRing
+from app.base.errors import ConflictError
+from app.base.values import Call, Json
+from app.db import lease, results, tables
+from app.db.database import Handle, execute, keys_of, pack, to_json
 
 _call = tables.TaskCall
 _NAMES = ("task_id", "seq", "api", "arguments", "sealed_arguments", "repeatable", "record")
@@ -67,9 +66,9 @@ def parameters(keys: KeyRing, made: Sequence[Call]) -> dict[str, list[Any]]:
     }
 
 
-_held = task_claims.held()
+_held = lease.held()
 _recorded = recorded(_held)
-_RECORD = select(_held.c.id, events.appended(_held.c.id)).add_cte(_recorded)
+_RECORD = select(_held.c.id, results.appended(_held.c.id)).add_cte(_recorded)
 
 _repeatable = bindparam("call_repeatable", type_=Boolean)
 _new = insert(_call).from_select(
@@ -96,8 +95,8 @@ _begun = (
 _BEGIN = select(
     _held.c.id,
     select(func.count()).select_from(_begun).scalar_subquery().label("begun"),
-    events.appended(_held.c.id),
-).add_cte(_recorded, task_claims.extended(_held))
+    results.appended(_held.c.id),
+).add_cte(_recorded, lease.extended(_held))
 
 _goes_on = exists().where(tables.Task.id == _call.task_id, tables.Task.finished_at.is_(None))
 _which = (_call.task_id == bindparam("task", type_=Uuid), _call.seq == bindparam("call_seq", type_=Integer))
@@ -108,7 +107,7 @@ _ended = (
     .returning(_call.task_id)
     .cte("ended")
 )
-_END = select(_ended.c.task_id, events.appended(_ended.c.task_id))
+_END = select(_ended.c.task_id, results.appended(_ended.c.task_id))
 _lacks_result = and_(_call.record.is_(None), ~_call.repeatable)
 _UNDO = delete(_call).where(
     *_which, _lacks_result, _goes_on, _call.sealed_arguments == bindparam("call_sealed", type_=LargeBinary)
@@ -135,7 +134,7 @@ async def begin(  # noqa: PLR0913 - all that is committed together
     sealed: bytes | None = None,
     seconds: float = 0,
     made: Sequence[Call] = (),
-    new: Sequence[events.NewEvent] = (),
+    new: Sequence[results.NewEvent] = (),
 ) -> None:
     """Record a call; commit this before it goes out. A repeatable call without a result may begin again.
     `sealed` is what `seal` made of it.
@@ -144,7 +143,7 @@ async def begin(  # noqa: PLR0913 - all that is committed together
     `seconds` from now. Raises ConflictError if the call went out before, or the task is no longer the owner's.
     """
     keys = keys_of(handle)
-    values = {"task": task_id, "claim": owner, "events": events.parameter(new), **parameters(keys, made)}
+    values = {"task": task_id, "claim": owner, "events": results.parameter(new), **parameters(keys, made)}
     values |= {"call_seq": call.seq, "call_api": call.api, "call_sealed": sealed or _sealed(keys, call)}
     values |= {"call_repeatable": repeatable, "hold_seconds": seconds}
     row = (await execute(handle, _BEGIN, values)).first()
@@ -167,13 +166,13 @@ async def undo(handle: Handle, task_id: UUID, seq: int, sealed: bytes) -> None:
     await execute(handle, _UNDO, {"task": task_id, "call_seq": seq, "call_sealed": sealed})
 
 
-async def end(handle: Handle, task_id: UUID, call: Call, new: Sequence[events.NewEvent] = ()) -> bool:
+async def end(handle: Handle, task_id: UUID, call: Call, new: Sequence[results.NewEvent] = ()) -> bool:
     """Record the result with new events, also if the task has another owner by now: the call has taken effect.
 
     False, and nothing is written, if the task has ended.
     """
     record = keys_of(handle).encrypt_bytes(pack(call))
-    values = {"task": task_id, "call_seq": call.seq, "call_record": record, "events": events.parameter(new)}
+    values = {"task": task_id, "call_seq": call.seq, "call_record": record, "events": results.parameter(new)}
     return (await execute(handle, _END, values)).first() is not None
 
 
@@ -188,13 +187,13 @@ async def settle(session: AsyncSession, task_id: UUID, call: Call, *, arrived: b
 
 
 async def record(
-    handle: Handle, task_id: UUID, owner: str, made: Sequence[Call], new: Sequence[events.NewEvent] = ()
+    handle: Handle, task_id: UUID, owner: str, made: Sequence[Call], new: Sequence[results.NewEvent] = ()
 ) -> None:
     """Record repeatable calls with their results, and append events.
 
     Raises ConflictError if the task is no longer the owner's: another runner repeats the calls.
     """
-    values = {"task": task_id, "claim": owner, "events": events.parameter(new)}
+    values = {"task": task_id, "claim": owner, "events": results.parameter(new)}
     if (await execute(handle, _RECORD, values | parameters(keys_of(handle), made))).first() is None:
         raise lease.lost("task", task_id, owner)
 

@@ -10,13 +10,13 @@ from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, litera
 from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, projects, releases, tables
-from app.db.in_array import in_array
-from app.db.kind_column import kind
+from app.base.errors import ConflictError, InvalidError
+from app.base.values import Json
+from app.db import queries, releases, tables
+from app.db.queries import in_array
+from app.db.results import kind, measures
 from app.db.tables import ReleaseState, TaskState
-from app.db.task_measures import measures
-from app.errors import ConflictError, InvalidError
-from app.records import Json
+from app.projects import store as projects
 
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 _KINDS_WINDOW = 5_000  # earlier tasks that show what is usual of each kind
@@ -84,7 +84,7 @@ async def begin(
     """
     release = await releases.locked(session, release_id)
     await check_can_begin(session, release, percent, allow_rejected=allow_rejected)
-    release.canary_percent, release.canary_at = percent, await clock.now(session)
+    release.canary_percent, release.canary_at = percent, await queries.now(session)
     release.canary_shares = [msgspec.to_builtins(CanaryShare(percent, release.canary_at))]
     return await releases.move(session, release, ReleaseState.CANARY)
 
@@ -108,7 +108,7 @@ async def check_can_begin(
 
 async def raise_share(session: AsyncSession, release: tables.Release, percent: float) -> None:
     """Let a canary, which is locked, serve this share of the new tasks from now on."""
-    share = CanaryShare(percent, await clock.now(session))
+    share = CanaryShare(percent, await queries.now(session))
     release.canary_percent = percent
     release.canary_shares = [*(release.canary_shares or []), msgspec.to_builtins(share)]
     await session.flush()

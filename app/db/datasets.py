@@ -8,9 +8,9 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import NotFoundError
 from app.db import tables
-from app.db.page import Page, read_page
-from app.errors import NotFoundError
+from app.db.queries import Page, read_page
 
 _dataset = tables.Dataset
 

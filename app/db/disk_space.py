@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import make_url, text
 
+from app.base.settings import Settings
 from app.db.database import TRANSIENT, Sessions, full_url
-from app.settings import Settings
 
 _AGAIN = 1.1  # times the minimum: enough, once a disk was short of it
 _MIN_INODES = 100

@@ -8,12 +8,12 @@ from uuid import UUID
 from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, calls, events, tables, turns, usage
-from app.db.notifications import TASKS, notify
+from app.base.errors import ConflictError
+from app.base.values import Call, Json, ScoreSource, Stop
+from app.db import calls, results, tables, turns
+from app.db.notify import TASKS, notify
 from app.db.tables import AuditAction, TaskState
-from app.errors import ConflictError
-from app.records import Call, Json, Stop
-from app.score_source import ScoreSource
+from app.projects import audit, usage
 
 _task, _event = tables.Task, tables.TaskEvent
 
@@ -46,8 +46,8 @@ async def settle(
     data = {"turn": call.turn, "seq": call.seq, "api": call.api, "arrived": arrived, "settled_by": actor}
     ended = _event.task_id == task_id, _event.kind == "done"  # its followers wait for the last event
     await session.execute(update(_event).where(*ended).values(kind="settled", data=data))
-    if not await events.has(session, task_id, "settled"):
-        await events.append(session, task_id, "settled", data)
+    if not await results.has(session, task_id, "settled"):
+        await results.append(session, task_id, "settled", data)
     detail = {"task": str(task_id), "api": call.api, "arrived": arrived}
     await audit.add(session, task.project_id, None, actor, AuditAction.CALL_SETTLED, detail)
     return task

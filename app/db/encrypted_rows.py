@@ -19,19 +19,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.base.encryption import KEY_FILE, KEY_PREFIX_LENGTH, KeyRing, key_id_of, keys_in, new_key, write_key_file
+from app.base.errors import InvalidError, SettingError
+from app.base.settings import Settings
 from app.db import tables
 from app.db.database import full_url
-from app.errors import InvalidError, SettingError
-from app.security.encryption import (
-    KEY_FILE,
-    KEY_PREFIX_LENGTH,
-    KeyRing,
-    key_id_of,
-    keys_in,
-    new_key,
-    write_key_file,
-)
-from app.settings import Settings
 
 _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
     tables.Api.token,

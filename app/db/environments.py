@@ -6,9 +6,9 @@ from sqlalchemy import delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.plugin_options import EnvironmentInfo
 from app.db import tables
-from app.db.clock import from_now
-from app.plugins.installed_environments import EnvironmentInfo
+from app.db.queries import from_now
 
 REPORT_SECONDS = 60.0
 _EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored

@@ -7,8 +7,8 @@ import msgspec
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import tables
-from app.records import Json
 
 
 class NewEvaluation(msgspec.Struct, frozen=True, kw_only=True):

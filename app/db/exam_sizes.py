@@ -9,12 +9,11 @@ import msgspec
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import GOOD, Stop
 from app.db import learning, tables
-from app.db.in_array import in_array
-from app.project.holdout import kind_of, sets_of
-from app.records import Stop
+from app.db.queries import in_array
+from app.projects.settings import kind_of, sets_of
 from app.run_settings import MIN_JUDGED, MIN_KINDS, MIN_SCENARIOS
-from app.score_source import GOOD
 
 Ground: TypeAlias = Literal["recorded", "staging"]
 

@@ -15,13 +15,14 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, tables
-from app.db.in_array import in_array
+from app.base.errors import InvalidError, NotFoundError
+from app.base.values import GOOD
+from app.db import tables
+from app.db.queries import in_array
 from app.db.scored_log import UnlabelledTask, place, scored, unlabelled
 from app.db.tables import ExamSource
-from app.errors import InvalidError, NotFoundError
-from app.project.holdout import OWN_WORK, SET, is_held_out, kind_of
-from app.score_source import GOOD
+from app.projects import store as projects
+from app.projects.settings import OWN_WORK, SET, is_held_out, kind_of
 
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
 _KEPT = 20  # versions of the exam that grows by itself

@@ -8,10 +8,9 @@ from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
+from app.base.values import GOOD, Stop, hosted
 from app.db import tables
 from app.db.tables import TaskState
-from app.records import Stop, hosted
-from app.score_source import GOOD
 
 _task = tables.Task
 

@@ -39,9 +39,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import aliased
 
-from app.db import tables, usage
-from app.db.task_claims import RUNNING
-from app.project.project_settings import Limits
+from app.db import tables
+from app.db.lease import RUNNING
+from app.projects import usage
+from app.projects.settings import Limits
 
 _task, _turn, _project = tables.Task, tables.ProjectTurn, tables.Project
 ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index

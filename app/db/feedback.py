@@ -6,9 +6,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import scores, tables
-from app.errors import ConflictError, InvalidError, NotFoundError
-from app.score_source import ScoreSource
+from app.base.errors import ConflictError, InvalidError, NotFoundError
+from app.base.values import ScoreSource
+from app.db import results, tables
 
 
 async def add(  # noqa: PLR0913 - the columns of a row
@@ -41,7 +41,7 @@ async def add(  # noqa: PLR0913 - the columns of a row
     row = tables.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
     row.lowest, row.highest = scale
     session.add(row)
-    scores.put(task, score, ScoreSource.PERSON, scored_by=scored_by)
+    results.put(task, score, ScoreSource.PERSON, scored_by=scored_by)
     await session.flush()
     return row
 

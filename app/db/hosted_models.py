@@ -8,12 +8,12 @@ from sqlalchemy import func, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Json, hosted, hosted_id
 from app.db import releases, tables
 from app.db.database import keys_of
-from app.db.in_array import in_array
+from app.db.queries import in_array
 from app.db.tables import ReleaseState
-from app.errors import ConflictError, NotFoundError
-from app.records import Json, hosted, hosted_id
 
 _row = tables.HostedModel
 _SHOWN = 3  # tasks that an error names

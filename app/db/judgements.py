@@ -7,10 +7,11 @@ from uuid import UUID
 from sqlalchemy import and_, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, tables
+from app.base.values import ScoreSource
+from app.db import tables
 from app.db.tables import TaskState
 from app.project.agreement import Agreement
-from app.score_source import ScoreSource
+from app.projects import store as projects
 
 _SUCCESS = 0.5
 _COUNTS = ("both", "neither", "judge_only", "person_only")

@@ -9,9 +9,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.db.in_array import in_array
+from app.db.queries import in_array
 from app.db.tables import ReleaseState, RunState
-from app.project.holdout import kind_of
+from app.projects.settings import kind_of
 from app.run_settings import RunKind
 
 OPEN_RUNS = (RunState.QUEUED, RunState.RUNNING)

@@ -6,13 +6,14 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, releases, tables
-from app.db.scores import proven
+from app.base.settings import Settings
+from app.base.values import hosted_id
+from app.db import releases, tables
+from app.db.results import proven
 from app.db.tables import Exploration
-from app.project.project_settings import ProjectSettings, explored_percent
-from app.records import hosted_id
+from app.projects import store as projects
+from app.projects.settings import ProjectSettings, explored_percent
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, read_settings
-from app.settings import Settings
 
 _DAYS = 7
 _HOSTED = (

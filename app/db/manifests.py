@@ -11,12 +11,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.base.errors import NotFoundError
+from app.base.values import Json
 from app.db import api_credentials, skill_sets, tables
 from app.db.database import Handle, execute
-from app.db.in_array import in_array
+from app.db.queries import in_array
 from app.db.tables import SkillState
-from app.errors import NotFoundError
-from app.records import Json
 from app.run_settings import RunKind
 
 _project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api

@@ -7,7 +7,7 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import apis, tables
-from app.db.clock import from_now
+from app.db.queries import from_now
 
 MAX_TRIES: Final = 8  # about an hour
 _api = tables.Api

@@ -1,6 +1,9 @@
 """Listens for PostgreSQL notifications: wakes event streams, the runner and the followers of the active release.
 
-One LISTEN connection per process receives all of them, whichever process sent them.
+One LISTEN connection per process receives all of them, whichever process sent them. A pooler such as
+PgBouncer in transaction mode hands a connection on after each transaction, and notifications and session
+locks are bound to one: they need `DATABASE_DIRECT_URL`. A pooler shows itself by the process id that it gives
+its clients, which is not that of a server process.
 """
 
 import asyncio
@@ -14,9 +17,10 @@ import psycopg
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.pooler import NEEDS_DIRECT, passes_pooler, plain_url
-from app.errors import SettingError
-from app.loop import Loop
+from app.base.errors import SettingError
+from app.base.loop import Loop
+from app.base.settings import Settings
+from app.db.database import full_url
 
 PART = "notifications"
 TASKS = "sage_tasks"  # tasks may be claimed
@@ -125,3 +129,35 @@ class NotificationListener:
 def _call(callbacks: list[Callback]) -> None:
     for callback in callbacks:
         callback()
+
+
+NEEDS_DIRECT = (
+    "DATABASE_URL goes through a pooler, and notifications and locks need a connection of their own: set "
+    "DATABASE_DIRECT_URL to the address of PostgreSQL itself"
+)
+_CONNECT_SECONDS = 3
+_PID = "SELECT pg_backend_pid()"
+
+
+def check_pooler(settings: Settings) -> None:
+    """Raises SettingError if a direct address is missing. Blocks; a database that does not answer passes."""
+    if not settings.database_direct_url:
+        with suppress(psycopg.OperationalError):
+            if is_pooled(settings.database_url):
+                raise SettingError(NEEDS_DIRECT)
+
+
+def is_pooled(url: str) -> bool:
+    """Blocks. Raises psycopg.OperationalError if nothing answers."""
+    with psycopg.connect(plain_url(url), connect_timeout=_CONNECT_SECONDS, autocommit=True) as connection:
+        return connection.execute(_PID).fetchone() != (connection.info.backend_pid,)
+
+
+async def passes_pooler(connection: psycopg.AsyncConnection) -> bool:
+    """Of an open connection that commits each statement."""
+    return await (await connection.execute(_PID)).fetchone() != (connection.info.backend_pid,)
+
+
+def plain_url(url: str) -> str:
+    """As the driver alone reads it."""
+    return full_url(url).replace("postgresql+psycopg://", "postgresql://", 1)

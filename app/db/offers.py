@@ -25,10 +25,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, lease, tables, task_claims
-from app.db.column_types import to_json
-from app.db.database import Handle, execute
-from app.records import Json, Offer, Trajectory
+from app.base.values import Json, Offer, Trajectory
+from app.db import lease, results, tables
+from app.db.database import Handle, execute, to_json
 
 _row, _skill = tables.SkillOffer, tables.Skill
 _task_id = bindparam("task", type_=Uuid)
@@ -40,7 +39,7 @@ def _arrays(name: str, *columns: ColumnClause[Any]) -> TableValuedAlias:
     return func.unnest(*arrays).table_valued(*columns).render_derived(name=name)
 
 
-_held = task_claims.held()
+_held = lease.held()
 _shown = _arrays("shown", column("skill", Uuid), column("position", Integer), column("ranks", Text))
 _new = insert(_row).from_select(
     ["task_id", "skill_id", "position", "ranks", "calls", "returned"],
@@ -52,13 +51,13 @@ _selection = insert(tables.TaskSelection).from_select(
     ["task_id", "record"], select(_held.c.id, cast(bindparam("selection", type_=Text), JSONB))
 )
 _selected = _selection.on_conflict_do_nothing().cte("selected")
-_SHOW = select(_held.c.id, events.appended(_held.c.id)).add_cte(
+_SHOW = select(_held.c.id, results.appended(_held.c.id)).add_cte(
     _new.on_conflict_do_nothing().cte("new_offers"), _selected
 )
 _kept_back = insert(tables.WithheldSkill).from_select(
     ["task_id", "skill_id"], select(_held.c.id, _shown.c.skill).join_from(_held, _shown, true())
 )
-_WITHHOLD = select(_held.c.id, events.appended(_held.c.id)).add_cte(
+_WITHHOLD = select(_held.c.id, results.appended(_held.c.id)).add_cte(
     _kept_back.on_conflict_do_nothing().cte("newly_withheld"), _selected
 )
 _used = _arrays("used", column("skill", Uuid), column("calls", Integer), column("returned", Integer))
@@ -99,7 +98,7 @@ async def show(
     task_id: UUID,
     owner: str,
     offers: Sequence[Offer],
-    new: Sequence[events.NewEvent],
+    new: Sequence[results.NewEvent],
     selection: dict[str, Json],
 ) -> None:
     """Record offers as `record`, with new events and why these were selected. Raises ConflictError if the task has
@@ -113,7 +112,7 @@ async def withhold(
     task_id: UUID,
     owner: str,
     offers: Sequence[Offer],
-    new: Sequence[events.NewEvent],
+    new: Sequence[results.NewEvent],
     selection: dict[str, Json],
 ) -> None:
     """Record that the task would have been offered these, with new events. Raises as `show`."""
@@ -126,7 +125,7 @@ async def _record_held(
     task_id: UUID,
     owner: str,
     offers: Sequence[Offer],
-    new: Sequence[events.NewEvent],
+    new: Sequence[results.NewEvent],
     selection: dict[str, Json],
 ) -> None:
     values = {
@@ -135,7 +134,7 @@ async def _record_held(
         "shown_skill": [offer.skill_id for offer in offers],
         "shown_position": list(range(1, len(offers) + 1)),
         "shown_ranks": [to_json(offer.ranks) for offer in offers],
-        "events": events.parameter(new),
+        "events": results.parameter(new),
         "selection": to_json(selection),
     }
     if (await execute(handle, statement, values)).first() is None:

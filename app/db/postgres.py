@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL
 
-from app.errors import DatabaseError
+from app.base.errors import DatabaseError
 
 _NAME = "sage"
 _PID_FILE = "postmaster.pid"

@@ -6,9 +6,9 @@ from uuid import UUID
 from sqlalchemy import exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import GOOD
 from app.db import tables
-from app.db.scores import proven
-from app.score_source import GOOD
+from app.db.results import proven
 
 MOST_TASKS = 1_000
 """Tasks that are looked through, the latest: no index has the calls by API."""

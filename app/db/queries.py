@@ -1,16 +1,21 @@
-"""Pages of rows, newest first, by a cursor that stays valid while rows are added."""
+"""Parts of queries: pages by a cursor that stays valid while rows are added, `IN` for any number of keys, and
+times by the database's clock, so that the clocks of processes need not agree.
+"""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Select, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Select, any_, bindparam, func, literal, select, tuple_
+from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
+from app.base.errors import InvalidError
 from app.db.tables import Entity
-from app.errors import InvalidError
 
 T = TypeVar("T", bound=Entity)
 
@@ -55,3 +60,29 @@ def _decode(cursor: str) -> _Position:
         return msgspec.msgpack.decode(urlsafe_b64decode(cursor), type=_Position)
     except (ValueError, msgspec.DecodeError) as error:
         raise InvalidError("`cursor` is invalid: omit it to begin with the newest") from error
+
+
+K = TypeVar("K")
+
+
+def in_array(
+    column: InstrumentedAttribute[K] | InstrumentedAttribute[K | None], keys: Iterable[K]
+) -> ColumnElement[bool]:
+    """`column IN keys` with one array parameter: a query takes no more than 65,535 parameters."""
+    return column == any_(bindparam(None, list(keys), ARRAY(column.type)))
+
+
+def from_now(seconds: float) -> ColumnElement[object]:
+    return func.clock_timestamp() + literal(timedelta(seconds=seconds), INTERVAL)
+
+
+def ago(seconds: float) -> ColumnElement[object]:
+    """As `from_now`, in the past, for a condition: what is computed once is looked up in an index, and the clock,
+    which goes on, is not.
+    """
+    return select(from_now(-seconds)).scalar_subquery()
+
+
+async def now(session: AsyncSession) -> datetime:
+    time: datetime = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+    return time

@@ -6,8 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import approvals, tables
 from app.db.fair_queue import ACCEPTED
+from app.db.lease import RUNNING
 from app.db.tables import TaskState
-from app.db.task_claims import RUNNING
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,13 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, tables, usage
+from app.base.errors import LimitError
+from app.db import tables
 from app.db.fair_queue import ACCEPTED
-from app.db.task_claims import RUNNING
-from app.errors import LimitError
-from app.project.project_settings import Limits
+from app.db.lease import RUNNING
+from app.projects import store as projects
+from app.projects import usage
+from app.projects.settings import Limits
 
 _QUEUE_SECONDS = 5.0  # after which some of the waiting tasks will have been claimed
 

@@ -7,8 +7,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, or_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, projects, releases, tables, watches
-from app.db.in_array import in_array
+from app.db import canaries, releases, tables, watches
+from app.db.queries import in_array
+from app.projects import store as projects
 
 _task = tables.Task
 

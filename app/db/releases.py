@@ -7,12 +7,13 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import projects, skill_moves, tables
-from app.db.in_array import in_array
-from app.db.notifications import RELEASES, notify
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import BASE, HOSTED, Json, hosted_id
+from app.db import skill_moves, tables
+from app.db.notify import RELEASES, notify
+from app.db.queries import in_array
 from app.db.tables import RELEASE_MOVES, ReleaseState
-from app.errors import ConflictError, NotFoundError
-from app.records import BASE, HOSTED, Json, hosted_id
+from app.projects import store as projects
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed

@@ -12,10 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from app.base.values import Json, RunPart
 from app.db import lease, tables
 from app.db.runs import notify, write
 from app.db.tables import RUN_MOVES, RunState
-from app.records import Json, RunPart
 
 MAX_LOSSES = 3  # processes that a run may lose without progress
 _LOST = (

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.db.clock import from_now
+from app.db.queries import from_now
 
 _LIVE_SECONDS = 10.0  # since the last report of a runner that counts as live
 _FORGET_SECONDS = 600.0  # after which the row of one that stopped reporting is deleted

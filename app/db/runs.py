@@ -7,11 +7,12 @@ import msgspec
 from sqlalchemy import Update, case, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import notifications, tables
-from app.db.page import Page, read_page
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Json
+from app.db import notify as notifications
+from app.db import tables
+from app.db.queries import Page, read_page
 from app.db.tables import RunState
-from app.errors import ConflictError, NotFoundError
-from app.records import Json
 from app.run_settings import RunKind, RunSettings
 
 _run = tables.TrainingRun

@@ -10,11 +10,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.base.errors import InvalidError, NotFoundError
 from app.db import runs, tables
-from app.db.clock import from_now
-from app.db.scores import proven
+from app.db.queries import from_now
+from app.db.results import proven
 from app.db.tables import ReleaseState, RunState
-from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunSettings
 
 _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years

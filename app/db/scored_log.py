@@ -10,11 +10,10 @@ from sqlalchemy import Select, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import GOOD
 from app.db import tables
-from app.db.executed_tasks import executed
-from app.db.in_array import in_array
-from app.db.scores import proven
-from app.score_source import GOOD
+from app.db.queries import in_array
+from app.db.results import executed, proven
 
 _READ = 20_000  # tasks, newest first
 _LOOKED_AT = 5_000  # of those without a scenario: what they called

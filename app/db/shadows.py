@@ -8,11 +8,11 @@ from sqlalchemy import delete, inspect, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Stop, Trajectory
 from app.db import lease, tables
-from app.db.column_types import pack
-from app.db.notifications import RELEASES, notify
+from app.db.database import pack
+from app.db.notify import RELEASES, notify
 from app.db.tables import TaskState
-from app.records import Stop, Trajectory
 
 _BATCH = 100  # trajectories per query
 

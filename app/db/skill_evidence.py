@@ -24,10 +24,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import GOOD
 from app.db import tables
-from app.db.in_array import in_array
-from app.db.scores import independent, proven
-from app.score_source import GOOD
+from app.db.queries import in_array
+from app.db.results import independent, proven
 
 ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
 _LATEST = 5_000  # tasks that each question reads, scored or not: a popular skill has any number

@@ -10,10 +10,11 @@ from sqlalchemy import Text, select, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, tables
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Json
+from app.db import tables
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SKILL_MOVES, AuditAction, SkillState
-from app.errors import ConflictError, NotFoundError
-from app.records import Json
+from app.projects import audit
 
 SERVER = "server"  # the actor of automatic changes
 CANARY = "canary"  # the actor that withdraws the skills of a rejected canary

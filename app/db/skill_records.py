@@ -9,9 +9,8 @@ from sqlalchemy import CTE, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.db.scores import proven
+from app.db.results import TaskSums, proven, read_sums, sums_of
 from app.db.skill_uses import SkillStats, succeeded
-from app.db.task_sums import TaskSums, read_sums, sums_of
 
 MOST_TASKS = 20_000
 

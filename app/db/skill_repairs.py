@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import lease, tables
-from app.db.clock import from_now
+from app.db.queries import from_now
 from app.db.tables import RepairOutcome, SkillState
 
 _repair, _task = tables.SkillRepair, tables.Task

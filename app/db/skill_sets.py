@@ -8,7 +8,7 @@ from sqlalchemy import ARRAY, ColumnElement, Uuid, all_, and_, bindparam, or_, s
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import skill_moves, tables
-from app.db.in_array import in_array
+from app.db.queries import in_array
 from app.db.tables import LIVE_SKILLS, SkillState
 
 _REASON = "an earlier set of skills was restored"

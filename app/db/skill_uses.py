@@ -8,9 +8,9 @@ import msgspec
 from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Stop
 from app.db import tables
 from app.db.tables import TaskState
-from app.records import Stop
 
 
 class SkillUse(msgspec.Struct, frozen=True, kw_only=True):

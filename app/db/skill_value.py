@@ -9,8 +9,8 @@ from sqlalchemy import case, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.db.in_array import in_array
-from app.db.scores import proven
+from app.db.queries import in_array
+from app.db.results import proven
 from app.db.tables import TaskState
 
 _MOST = 20_000  # tasks

@@ -9,14 +9,13 @@ from sqlalchemy import Select, Text, Uuid, and_, bindparam, func, or_, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import NotFoundError
+from app.base.values import Json
 from app.db import tables
 from app.db.database import Handle, execute
-from app.db.in_array import in_array
-from app.db.page import Page, read_page
+from app.db.queries import Page, in_array, read_page
 from app.db.skill_moves import SERVER, WITHDRAWERS, live_versions, locked, move, next_rev, record
 from app.db.tables import LIVE_SKILLS, SkillState
-from app.errors import NotFoundError
-from app.records import Json
 
 S = TypeVar("S")
 

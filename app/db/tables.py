@@ -35,10 +35,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, JSONB, TSVECTOR
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
-from app.db.column_types import CleanText
-from app.records import HOSTED, Stop
+from app.base.values import HOSTED, ScoreSource, Stop
+from app.db.database import CleanText
 from app.run_settings import RunKind
-from app.score_source import ScoreSource
 
 
 class Base(DeclarativeBase):

@@ -5,12 +5,13 @@ from uuid import UUID
 from sqlalchemy import Uuid, and_, bindparam, case, delete, exists, false, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import tables, verifications, webhooks
+from app.base.values import Stop
+from app.db import tables, verifications
 from app.db.database import execute
-from app.db.executed_tasks import executed
+from app.db.results import executed
 from app.db.tables import ApprovalState, TaskState
-from app.project.webhook import WebhookEvent
-from app.records import Stop
+from app.projects import webhooks
+from app.projects.settings import WebhookEvent
 
 _approval = tables.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {

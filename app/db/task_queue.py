@@ -30,16 +30,16 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from app.db import canaries, events, lease, runners, suspects, tables, task_end, usage
-from app.db.clock import from_now
+from app.base.values import Json, ScoreSource, Stop
+from app.db import canaries, lease, results, runners, suspects, tables, task_end
 from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, any_candidate, next_task
-from app.db.notifications import TASKS, notify
+from app.db.lease import QUEUE, RUNNING
+from app.db.notify import TASKS, notify
+from app.db.queries import from_now
 from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
-from app.db.task_claims import QUEUE, RUNNING
-from app.project.project_settings import Limits
-from app.records import Json, Stop
-from app.score_source import ScoreSource
+from app.projects import usage
+from app.projects.settings import Limits
 
 _task = tables.Task
 _CANCELLED = select(_task.id).where(QUEUE.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
@@ -202,7 +202,7 @@ async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> d
     """Counts for the project's usage. The outcome of a task that failed has none: its events do."""
     counts: dict[str, float] = {name: getattr(outcome, name) or 0 for name in usage.OF_TASKS}
     if outcome.state is TaskState.FAILED and not any(counts.values()):
-        counts |= await events.used(session, task_id)
+        counts |= await results.used(session, task_id)
     return {outcome.state.value: 1, **counts}
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import REGCONFIG
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.db.in_array import in_array
+from app.db.queries import in_array
 
 _WORDS: ColumnElement[str] = literal_column("'simple'", REGCONFIG)  # as they are written, in any language
 

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, calls, events, tables, turns
-from app.security.secret_values import SecretValues
+from app.base.secrets import SecretValues
+from app.db import approvals, calls, results, tables, turns
 
 
 async def of_task(session: AsyncSession, task: tables.Task) -> SecretValues:
@@ -35,5 +35,5 @@ def note(
 async def mask(session: AsyncSession, task_id: UUID, secrets: SecretValues) -> None:
     """Mask the task's events and approvals that came before a secret was known."""
     if secrets.known:
-        await events.rewrite(session, task_id, secrets.mask_fields)
+        await results.rewrite(session, task_id, secrets.mask_fields)
         await approvals.rewrite(session, task_id, secrets.mask_fields)

@@ -11,15 +11,15 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import events, tables, task_end, task_search, task_secrets, usage
-from app.db.in_array import in_array
-from app.db.notifications import TASKS, notify
-from app.db.page import Page, read_page
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Json, Stop
+from app.db import results, tables, task_end, task_search, task_secrets
+from app.db.notify import TASKS, notify
+from app.db.queries import Page, in_array, read_page
 from app.db.quotas import admit
 from app.db.tables import Exploration, TaskState
-from app.errors import ConflictError, NotFoundError
-from app.project.project_settings import Limits
-from app.records import Json, Stop
+from app.projects import usage
+from app.projects.settings import Limits
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> tables.Task:
         if task.state != TaskState.CANCELLED:
             raise ConflictError(f"task {task_id} is already {task.state}: it cannot be cancelled")
     elif task.state == TaskState.CANCELLED:
-        used = await events.used(session, task_id)
+        used = await results.used(session, task_id)
         await usage.add(session, task.project_id, usage.SUBMISSIONS, cancelled=1, **used)
         await task_secrets.mask(session, task_id, await task_secrets.of_task(session, task))
         await task_end.clean_up(session, task_id)

@@ -9,13 +9,12 @@ import msgspec
 from sqlalchemy import false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import ScoreSource, Trajectory
 from app.db import releases, tables
-from app.db.executed_tasks import executed
-from app.db.in_array import in_array
+from app.db.queries import in_array
+from app.db.results import executed
 from app.db.tables import SkillState, TaskState, TrainingRun
-from app.records import Trajectory
 from app.run_settings import RunKind
-from app.score_source import ScoreSource
 
 _BATCH = 200  # trajectories per query
 

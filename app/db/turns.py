@@ -8,12 +8,11 @@ from sqlalchemy import Integer, LargeBinary, Uuid, bindparam, delete, exists, fa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, lease, tables, task_claims
-from app.db.column_types import pack
-from app.db.database import Handle, execute, keys_of
-from app.records import Call, Turn
+from app.base.values import Call, Turn
+from app.db import calls, lease, results, tables
+from app.db.database import Handle, execute, keys_of, pack
 
-_held = task_claims.held()
+_held = lease.held()
 _index, _record = bindparam("turn_index", type_=Integer), bindparam("turn_record", type_=LargeBinary)
 _turn = tables.TaskTurn
 _new = insert(_turn).from_select(
@@ -22,14 +21,14 @@ _new = insert(_turn).from_select(
 _begun = _new.on_conflict_do_update(
     index_elements=["task_id", "index"], set_={"record": _new.excluded.record, "ended": False}
 )
-_BEGIN = select(_held.c.id, events.appended(_held.c.id)).add_cte(_begun.cte("begun"))
+_BEGIN = select(_held.c.id, results.appended(_held.c.id)).add_cte(_begun.cte("begun"))
 _ended = (
     update(_turn)
     .where(_turn.task_id == _held.c.id, _turn.index == _index)
     .values(record=_record, ended=true())
     .cte("ended")
 )
-_END = select(_held.c.id, events.appended(_held.c.id)).add_cte(calls.recorded(_held), _ended)
+_END = select(_held.c.id, results.appended(_held.c.id)).add_cte(calls.recorded(_held), _ended)
 
 
 _RESUMES = select(
@@ -51,7 +50,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
 
 
 async def begin(
-    handle: Handle, task_id: UUID, owner: str, index: int, turn: Turn, new: Sequence[events.NewEvent] = ()
+    handle: Handle, task_id: UUID, owner: str, index: int, turn: Turn, new: Sequence[results.NewEvent] = ()
 ) -> None:
     """Record a turn, with new events; commit this before its code runs.
 
@@ -59,7 +58,7 @@ async def begin(
     """
     record = keys_of(handle).encrypt_bytes(pack(turn))
     values = {"task": task_id, "claim": owner, "turn_index": index, "turn_record": record}
-    values["events"] = events.parameter(new)
+    values["events"] = results.parameter(new)
     if (await execute(handle, _BEGIN, values)).first() is None:
         raise lease.lost("task", task_id, owner)
 
@@ -71,7 +70,7 @@ async def end(
     index: int,
     turn: Turn,
     made: Sequence[Call] = (),
-    new: Sequence[events.NewEvent] = (),
+    new: Sequence[results.NewEvent] = (),
 ) -> None:
     """Record the turn's observation, with repeatable calls that were made and new events.
 
@@ -80,31 +79,31 @@ async def end(
     keys = keys_of(handle)
     values = {"task": task_id, "claim": owner, "turn_index": index}
     values["turn_record"] = keys.encrypt_bytes(pack(turn))
-    values |= {"events": events.parameter(new), **calls.parameters(keys, made)}
+    values |= {"events": results.parameter(new), **calls.parameters(keys, made)}
     if (await execute(handle, _END, values)).first() is None:
         raise lease.lost("task", task_id, owner)
 
 
 async def explore(session: AsyncSession, task_id: UUID, owner: str, how: tables.Exploration) -> bool:
     """Record that the task explores, unless an earlier attempt left something: then it goes on as it began."""
-    await task_claims.hold(session, task_id, owner)
+    await lease.hold(session, task_id, owner)
     if await resumes(session, task_id):
         return False
     await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(exploration=how))
     return True
 
 
-async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: events.NewEvent) -> None:
+async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: results.NewEvent) -> None:
     """Forget the turns and calls of a task that explored and has changed nothing. It explores no more.
 
     Raises ConflictError if the task has another owner.
     """
-    await task_claims.hold(session, task_id, owner)
+    await lease.hold(session, task_id, owner)
     for row in (_turn, tables.TaskCall):
         await session.execute(delete(row).where(row.task_id == task_id))
     stopped = {"exploration": tables.Exploration.STOPPED}
     await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(stopped))
-    await events.append_all(session, task_id, [event])
+    await results.append_all(session, task_id, [event])
 
 
 async def resumes(handle: Handle, task_id: UUID) -> bool:

@@ -9,15 +9,14 @@ import msgspec
 from sqlalchemy import ColumnElement, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import tables
-from app.db.clock import ago
-from app.db.in_array import in_array
+from app.db.queries import ago, in_array
 from app.db.release_trials import ReleaseTrial
-from app.db.scores import proven
+from app.db.results import proven
 from app.db.tables import TaskState
-from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, KindTrial
-from app.records import Json
+from app.projects.settings import kind_of
 
 _WINDOW = timedelta(days=30)
 _MOST = 5_000  # tasks, newest first

@@ -8,16 +8,14 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import scores, tables, trajectories
-from app.db.clock import from_now
+from app.base.errors import NotFoundError
+from app.base.values import ScoreSource
+from app.db import results, tables
 from app.db.database import keys_of
-from app.db.due_queue import DueQueue
+from app.db.lease import DueQueue
+from app.db.queries import from_now
 from app.db.tables import VerificationState
-from app.errors import NotFoundError
-from app.project.project_settings import ProjectSettings
-from app.project.task_verifier import VerifierAnswer, question
-from app.project.webhook import signing_key
-from app.score_source import ScoreSource
+from app.projects.settings import ProjectSettings, VerifierAnswer, question, signing_key
 
 EVENT = "task.verify"
 
@@ -54,7 +52,7 @@ async def request(session: AsyncSession, row: tables.Verification) -> VerifierRe
     if found is None or verifier is None or found.verifier_secret is None:
         return FailedAttempt("the project has no verifier any more", final=True)
     try:
-        trajectory = await trajectories.of_task(session, row.task_id)
+        trajectory = await results.of_task(session, row.task_id)
     except NotFoundError:
         return FailedAttempt("the trajectory of the task was deleted", final=True)
     data = {"project": found.name, "task_id": str(row.task_id), **question(trajectory)}
@@ -87,7 +85,7 @@ async def record(
         return False
     if result.score is None:
         return False
-    return await scores.give(session, row.task_id, result.score, ScoreSource.VERIFIER)
+    return await results.give(session, row.task_id, result.score, ScoreSource.VERIFIER)
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> tables.Verification | None:

@@ -8,13 +8,12 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, case, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import ConflictError
+from app.base.values import Json
 from app.db import releases, tables
-from app.db.in_array import in_array
-from app.db.kind_column import kind
+from app.db.queries import in_array
+from app.db.results import kind, measures
 from app.db.tables import ReleaseState, TaskState
-from app.db.task_measures import measures
-from app.errors import ConflictError
-from app.records import Json
 
 WINDOW = timedelta(days=30)  # before the promotion: earlier tasks of the former release are not compared
 _MOST_BEFORE = 5_000  # tasks of the former release, the latest

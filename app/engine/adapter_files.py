@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from app.errors import AdapterError, UnreadableAdapterError
+from app.base.errors import AdapterError, UnreadableAdapterError
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 """Weight shapes by module name. None if the files do not show them, as for packed weights."""

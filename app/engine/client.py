@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from app.base.errors import EngineError, EngineRefusalError
+from app.base.values import BASE
 from app.engine.dispatch import Dispatcher, Occupancy, Resolve, Router, Servers, addresses_of
 from app.engine.health import HealthChecks, HealthMonitor, probe_capabilities
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Capabilities, Replica, ReplicaLimits, ReplicaState, ServerRequirements, hash_blocks
 from app.engine.vllm import HttpEmbedder, ReplicaError
-from app.errors import EngineError, EngineRefusalError
-from app.records import BASE
 
 
 class ModelServer(msgspec.Struct, frozen=True, kw_only=True):

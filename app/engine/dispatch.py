@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from app.base.errors import AdapterError, EngineError, EngineRefusalError, SettingError
+from app.base.loop import Loop
 from app.engine.health import HealthChecks, HealthMonitor, probe_generation
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica, ReplicaLimits, ReplicaLoad, ReplicaState, choose_replica
 from app.engine.vllm import ReplicaError
-from app.errors import AdapterError, EngineError, EngineRefusalError, SettingError
-from app.loop import Loop
 
 log = structlog.get_logger(__name__)
 

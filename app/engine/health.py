@@ -19,14 +19,14 @@ import numpy as np
 import structlog
 from safetensors.numpy import save_file
 
+from app.base.errors import AppError, EngineError, EngineRefusalError, ModelError, SettingError
+from app.base.files import scratch_directory
+from app.base.loop import Loop
+from app.base.values import BASE
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import PROBE_PREFIX, Capabilities, Replica, ReplicaState, ServerRequirements
 from app.engine.tokenizer import read_json
 from app.engine.vllm import InvalidResponseError, ModelList, NonFiniteError, ReplicaError
-from app.errors import AppError, EngineError, EngineRefusalError, ModelError, SettingError
-from app.loop import Loop
-from app.records import BASE
-from app.scratch import scratch_directory
 
 _LAYERS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 import msgspec
 from safetensors import SafetensorError, safe_open
 
+from app.base.errors import ModelError, ModelMemoryError
+from app.base.settings import EngineDtype, Settings
 from app.engine.tokenizer import read_json
-from app.errors import ModelError, ModelMemoryError
-from app.settings import EngineDtype, Settings
 
 _CGROUP = Path("/sys/fs/cgroup")
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import msgspec
 
-from app.records import Json
+from app.base.values import Json
 
 ADVICE = (
     "add a hosted model (`sage models add`) and let it serve the project, or set SAGE_MODEL to a larger model "

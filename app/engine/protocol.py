@@ -14,8 +14,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.tokenizer import Message
-from app.errors import EngineError, EngineRefusalError
 
 Vector = NDArray[np.float32]  # (D,), length 1
 

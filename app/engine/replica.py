@@ -16,6 +16,8 @@ import httpx
 import msgspec
 import structlog
 
+from app.base.errors import AppError, EngineRefusalError
+from app.base.values import BASE
 from app.engine.protocol import Completion, Sampling
 from app.engine.vllm import (
     BrokenOffError,
@@ -30,8 +32,6 @@ from app.engine.vllm import (
     parse_completion,
     send,
 )
-from app.errors import AppError, EngineRefusalError
-from app.records import BASE
 
 PROBE_PREFIX = "capability-"  # of the names of adapters that are loaded only to probe a server
 

@@ -19,8 +19,8 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from app.errors import ModelError, first_line
-from app.records import Json
+from app.base.errors import ModelError, first_line
+from app.base.values import Json
 
 _TAGS = {
     "<think>": "</think>",  # Qwen3, QwQ, DeepSeek-R1, SmolLM3, GLM and most others

@@ -10,9 +10,9 @@ import httpx
 import msgspec
 import numpy as np
 
+from app.base.errors import EngineError, EngineRefusalError
+from app.base.untrusted_http import HttpTransport
 from app.engine.protocol import Completion, Sampling, Vector
-from app.errors import EngineError, EngineRefusalError
-from app.untrusted.http_transport import HttpTransport
 
 _NOT_FINITE = re.compile(r"not finite|out of range float", re.I)  # JSON has no NaN: vLLM answers 400
 _TEMPORARY = {408, 425, 429}

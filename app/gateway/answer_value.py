@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json, is_html, is_json, is_xml
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import CallResponse, Json
 from app.gateway.event_stream import events
-from app.records import CallResponse, Json
 from app.sandbox.protocol import RefusalError
 from app.sandbox.wire import MAX_DEPTH, MAX_NODES
-from app.untrusted.json_text import JsonError, decode_json
 
 _ERROR_CHARS = 500
 _BODY_CHARS = 20_000  # of an error that are kept

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from app.apis.catalog import Operation
-from app.project.approval import ApprovalDecision, ApprovalRequest, ApprovalRules
-from app.records import Call
+from app.base.values import Call
+from app.projects.settings import ApprovalDecision, ApprovalRequest, ApprovalRules
 from app.security.shown_call import unshowable
 
 _MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again

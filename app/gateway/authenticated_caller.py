@@ -4,7 +4,7 @@ import httpx
 
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError
+from app.base.errors import HostError
 from app.gateway.callers import Callers
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.scope_challenge import lacking_scopes

@@ -11,8 +11,8 @@ import msgspec
 from app.apis import api_docs
 from app.apis.catalog import Catalog, Operation
 from app.apis.look_up_room import Room
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 
 MAX_ANSWER_BYTES = 1_000_000  # as JSON
 

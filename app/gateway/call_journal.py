@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from app.records import Call, Json
+from app.base.values import Call, Json
 
 
 class InDoubtError(Exception):

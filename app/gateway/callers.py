@@ -5,7 +5,7 @@ from typing import Protocol
 
 from app.apis.catalog import App
 from app.apis.mcp_document import PROTOCOL
-from app.errors import HostError
+from app.base.errors import HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.wire_request import WireRequest
 from app.sandbox.protocol import Answer

@@ -9,8 +9,8 @@ from typing import Final, Self
 import httpx
 import msgspec
 
-from app.errors import SettingError
-from app.settings import Settings
+from app.base.errors import SettingError
+from app.base.settings import Settings
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 

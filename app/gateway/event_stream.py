@@ -2,9 +2,9 @@
 
 import re
 
-from app.records import Json
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import Json
 from app.sandbox.wire import MAX_DEPTH, MAX_NODES
-from app.untrusted.json_text import JsonError, decode_json
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 

@@ -17,7 +17,10 @@ from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
 from app.apis.pagination import next_page
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.secrets import SecretValues
+from app.base.telemetry import Attributes, Phase, phase, span
+from app.base.values import NOT_OPEN, Call, Json
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.built_in_calls import LookUps, checked_answer
@@ -31,10 +34,7 @@ from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
 from app.gateway.skill_guard import SkillGuard
 from app.gateway.wire_request import GoingOut
-from app.records import NOT_OPEN, Call, Json
 from app.sandbox.protocol import Answer, EnteredSkill
-from app.security.secret_values import SecretValues
-from app.telemetry.phases import Attributes, Phase, phase, span
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
 _NOTHING_DONE = (

@@ -9,13 +9,13 @@ import httpx
 
 from app.apis.authentication import CERTIFICATE
 from app.apis.media_types import EVENT_STREAM, bare
-from app.errors import HostError, NoConnectionError
+from app.base.errors import HostError, NoConnectionError
+from app.base.untrusted_http import BodyError, BodySizeError, read_into
+from app.base.values import CallResponse
 from app.gateway.answer_value import ReadResponse, finite, is_page, refusal, start_of, value_of
 from app.gateway.response_headers import passed_headers
 from app.gateway.wire_request import Sending, WireRequest
-from app.records import CallResponse
 from app.sandbox.protocol import Answer, RefusalError
-from app.untrusted.http_body import BodyError, BodySizeError, read_into
 
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 REDIRECTS = frozenset({300, 301, 302, 303, 307, 308})

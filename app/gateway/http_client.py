@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import httpx
 
+from app.base.untrusted_http import HttpTransport
 from app.gateway.bounded_transport import BoundedTransport
 from app.gateway.certificate_transport import CertificateTransport
 from app.gateway.certificates import Certificates
 from app.gateway.own_services import OwnServices
 from app.gateway.ssrf import PublicNetwork
-from app.untrusted.http_transport import HttpTransport
 
 _IDLE_SECONDS: Final = 2.0
 """Many servers close a connection that was idle for 5 s; a write sent at that moment fails and is not repeated."""

@@ -1,7 +1,7 @@
 """The bytes that the calls of a rollout returned, for code that is run again: records have only their hashes."""
 
 from app.apis.binary_values import recorded_hash
-from app.records import Json
+from app.base.values import Json
 
 _MAX_BYTES = 32 << 20
 

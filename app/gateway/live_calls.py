@@ -9,16 +9,16 @@ import msgspec
 from app.apis.binary_values import recordable
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError, NoConnectionError, ShortageError
+from app.base.errors import HostError, NoConnectionError, ShortageError
+from app.base.processes import shortage_of
+from app.base.values import Call, CallResponse
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.http_call import REDIRECTS
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
 from app.gateway.wire_request import Sending
-from app.records import Call, CallResponse
 from app.sandbox.protocol import Answer, RefusalError
-from app.scarcity import shortage_of
 
 
 class LiveCalls:

@@ -10,9 +10,8 @@ import httpx
 import msgspec
 from psycopg.conninfo import conninfo_to_dict
 
-from app.errors import SettingError
-from app.setting_lists import urls_in
-from app.settings import Settings
+from app.base.errors import SettingError
+from app.base.settings import Settings, urls_in
 
 _PORTS: Final = {
     "http": 80,

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from app.records import Call, Json
-from app.security.secret_values import MASK
+from app.base.secrets import MASK
+from app.base.values import Call, Json
 
 CallKey: TypeAlias = tuple[str, bytes]
 """An API and its arguments."""

@@ -9,9 +9,9 @@ from app.apis.bound_parameters import filled
 from app.apis.catalog import App, Operation
 from app.apis.credentials import Credentials, SecretStore
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError
-from app.records import Json
-from app.security.secret_values import SecretValues
+from app.base.errors import HostError
+from app.base.secrets import SecretValues
+from app.base.values import Json
 
 
 class RequestSecrets:

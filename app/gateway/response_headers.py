@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from app.security.secret_values import is_telling
+from app.base.secrets import is_telling
 
 _KNOWN: Final = {
     "accept-ranges", "age", "allow", "cache-control", "content-disposition", "content-language",

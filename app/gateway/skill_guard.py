@@ -6,13 +6,13 @@ from collections.abc import Mapping, Set
 import msgspec
 
 from app.apis.catalog import Operation
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.untrusted import compiled
+from app.base.values import Call, Json
 from app.gateway.skill_manifest import CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
 from app.gateway.small_values import Place
 from app.gateway.value_origins import Trace, ValueOrigins
-from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
-from app.untrusted.syntax_tree import compiled
 
 _PASSED_ON = ("link", "location", "etag", "operation-location", "x-")
 

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
+from app.base.secrets import MASK, SecretValues
+from app.base.values import Json
 from app.gateway.skill_manifest import CONSTANT, NUMBER
-from app.records import Json
-from app.security.secret_values import MASK, SecretValues
 
 SMALL = 10_000  # numbers below coincide by chance
 _BITS = 64  # of one skill in one task

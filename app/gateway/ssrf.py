@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import httpcore
 
-from app.errors import HostError, NoConnectionError
+from app.base.errors import HostError, NoConnectionError
 from app.gateway.own_services import OwnServices, Service
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]

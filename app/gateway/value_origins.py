@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Set
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from app.base.values import Json
 from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT
 from app.gateway.small_values import SMALL, SmallValues
-from app.records import Json
 
 _SHORT = 4  # texts with fewer characters coincide by chance
 _FEW = 8  # values of one argument, each of which says little: more of them spell something

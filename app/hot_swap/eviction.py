@@ -2,13 +2,13 @@
 
 import structlog
 
+from app.base.errors import EngineError
+from app.base.values import BASE
 from app.db import adapters
 from app.db.database import Sessions
 from app.engine.client import HttpEngine
 from app.engine.replica import PROBE_PREFIX
-from app.errors import EngineError
 from app.hot_swap.load_everywhere import NoRoomError
-from app.records import BASE
 
 log = structlog.get_logger(__name__)
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import structlog
 
+from app.base.errors import AdapterError, EngineError, EngineRefusalError
+from app.base.values import BASE, Probe
 from app.engine.health import TOO_HIGH, clear_nan_blocks
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
 from app.engine.vllm import ReplicaError
-from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.gather_all import gather_all
 from app.hot_swap.replica_probe import record_probe, verify_replica
 from app.hot_swap.swap_report import ReplicaSwapReport, SwapReport
 from app.hot_swap.verification import LogprobDifferences
-from app.records import BASE, Probe
 
 log = structlog.get_logger(__name__)
 

@@ -16,23 +16,24 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from app.db import adapters, audit, tables
-from app.db.advisory_locks import load_lock
+from app.base import telemetry
+from app.base.errors import AdapterError, AppError, EngineError, EngineRefusalError
+from app.base.loop import Loop
+from app.base.values import BASE, Probe, hosted_id
+from app.db import adapters, tables
 from app.db.database import TRANSIENT, Sessions
+from app.db.lease import load_lock
 from app.db.tables import AuditAction
 from app.engine.adapter_files import AdapterFiles
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, OpenHosted, Sampling
 from app.engine.replica import Replica
 from app.engine.tokenizer import Message
-from app.errors import AdapterError, AppError, EngineError, EngineRefusalError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.eviction import Evictable, check_room_ahead, evict, evictable_adapters, unload
 from app.hot_swap.load_everywhere import NoRoomError, load_everywhere
 from app.hot_swap.swap_report import SwapReport
-from app.loop import Loop
-from app.records import BASE, Probe, hosted_id
-from app.telemetry import metrics
+from app.projects import audit
 
 log = structlog.get_logger(__name__)
 
@@ -253,8 +254,8 @@ class AdapterLoader:
         return _RETRY_SECONDS if self._load_errors else None
 
     def _show(self) -> None:
-        metrics.ADAPTERS.labels("loaded").set(len(self._loaded))
-        metrics.ADAPTERS.labels("failed").set(len(self._load_errors))
+        telemetry.ADAPTERS.labels("loaded").set(len(self._loaded))
+        telemetry.ADAPTERS.labels("failed").set(len(self._load_errors))
 
     async def _load_ahead(self, model: str) -> None:
         try:
@@ -274,4 +275,4 @@ def _counting_swaps() -> Iterator[None]:
         yield
         result = "loaded"
     finally:
-        metrics.SWAP_SECONDS.labels(result).observe(time.perf_counter() - began)
+        telemetry.SWAP_SECONDS.labels(result).observe(time.perf_counter() - began)

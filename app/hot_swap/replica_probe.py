@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from app.base.errors import AdapterError, EngineError
+from app.base.values import BASE, Probe, ProbePoint
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
 from app.engine.vllm import NonFiniteError
-from app.errors import AdapterError, EngineError
 from app.hot_swap.gather_all import gather_all
 from app.hot_swap.verification import LogprobDifferences, verify_logprobs
-from app.records import BASE, Probe, ProbePoint
 
 _PROMPT = tuple(range(1, 33))  # for adapters without a probe: every vocabulary has these ids
 _LENGTH = 16

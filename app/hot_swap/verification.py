@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.errors import AdapterError
-from app.records import Probe
+from app.base.errors import AdapterError
+from app.base.values import Probe
 
 TOLERANCE = 1e-3  # of a logprob, between machines that compute in float32
 _NOISE_FACTOR = 3.0

@@ -26,40 +26,39 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.remote_store import open_remote, remote_errors
 from app.adapters.store import AdapterStore
-from app.broker.celery_broker import open_broker
-from app.db import (
-    adapters,
-    api_trials,
-    embedded_postgres,
-    environments,
-    hosted_models,
-    projects,
-    runners,
-    schedules,
+from app.base.encryption import KeyRing
+from app.base.errors import (
+    AppError,
+    DatabaseError,
+    EngineError,
+    ModelError,
+    SandboxError,
+    SettingError,
+    first_line,
 )
+from app.base.processes import base_url
+from app.base.settings import Settings, urls_in
+from app.base.text import numbered
+from app.base.values import BASE
+from app.broker.celery_broker import open_broker
+from app.db import adapters, api_trials, environments, hosted_models, postgres, runners, schedules
 from app.db.database import Database, open_database, reading
 from app.db.encrypted_rows import missing_keys
 from app.db.learning_outlook import Serving, outlook
 from app.db.migrate import check_schema
-from app.db.pooler import NEEDS_DIRECT, is_pooled
+from app.db.notify import NEEDS_DIRECT, is_pooled
 from app.engine.hosted.probe import probe
 from app.engine.model_scope import trial_remark
 from app.engine.tokenizer import ChatTokenizer
 from app.engine.vllm import HttpEmbedder
-from app.errors import AppError, DatabaseError, EngineError, ModelError, SandboxError, SettingError, first_line
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.local_database import DataDirLockedError, RunningSettings, lock_data_dir, use_stopped
 from app.machine.model_checks import load_served
 from app.machine.parts import open_engine
-from app.plural import numbered
-from app.ports import base_url
-from app.records import BASE
+from app.projects import store as projects
 from app.release.hosted_models import HostedModels
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.security.encryption import KeyRing
-from app.setting_lists import urls_in
-from app.settings import Settings
 
 Verdict = Literal["ok", "warning", "fault"]
 
@@ -197,7 +196,7 @@ def _database(settings: Settings, *, up: bool) -> Iterator[str]:
     if settings.database_url:
         yield settings.database_url
     elif up:
-        yield embedded_postgres.start(directory)
+        yield postgres.start(directory)
     elif directory.is_dir():
         with use_stopped(settings) as url:
             yield url

@@ -22,10 +22,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 from tqdm import tqdm
 
+from app.base.errors import ModelDownloadError, ModelHashError, StorageError, first_line
+from app.base.files import publish
 from app.base.model_catalog import Wheel
-from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
-from app.publish import publish
-from app.python_process import python_module
+from app.base.processes import python_module
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new

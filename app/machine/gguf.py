@@ -18,9 +18,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from app.errors import GgufError, ModelError, ModelTokenizerError, StorageError, first_line
+from app.base.errors import GgufError, ModelError, ModelTokenizerError, StorageError, first_line
+from app.base.files import publish
 from app.machine.model_checks import check_directory
-from app.publish import publish
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _NO_SCALING = (None, "none")

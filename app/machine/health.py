@@ -9,17 +9,17 @@ import msgspec
 import structlog
 
 from app.api.api_reading import read_request
-from app.api.http_server import Shutdown
 from app.apis.document_reader import DocumentReader
-from app.db import api_trials, apis, hosted_models, manifests, notifications, releases, runners, tables
+from app.base.errors import AppError
+from app.base.loop import BACKGROUND, Loop, faults_by_part
+from app.base.text import numbered
+from app.db import api_trials, apis, hosted_models, manifests, notify, releases, runners, tables
 from app.db.api_trials import TriedApi
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
-from app.errors import AppError
-from app.loop import BACKGROUND, Loop, faults_by_part
 from app.machine.routes import ReadinessCheck
-from app.plural import numbered
+from app.web.server import Shutdown
 
 
 class RunnerError(AppError):
@@ -53,7 +53,7 @@ def readiness_checks(sessions: Sessions, disk: DiskSpace, shutdown: Shutdown) ->
         "sandbox": lambda: check_part(sessions, runners.SANDBOX),
         "disk": check_disk,
         "host": lambda: check_part(sessions, runners.HOST),
-        "notifications": lambda: _check_loops(sessions, notifications.PART),
+        "notifications": lambda: _check_loops(sessions, notify.PART),
         BACKGROUND: lambda: _check_loops(sessions, BACKGROUND),
     }
 

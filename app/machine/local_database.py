@@ -16,13 +16,13 @@ import click
 import msgspec
 from sqlalchemy import make_url
 
-from app.db import embedded_postgres
+from app.base.errors import ConflictError, DatabaseError, SettingError, StorageError
+from app.base.files import exclusive_lock
+from app.base.loop import Loop
+from app.base.settings import Settings
+from app.db import postgres
 from app.db.encrypted_rows import prepare_secrets
 from app.db.migrate import migrate
-from app.errors import ConflictError, DatabaseError, SettingError, StorageError
-from app.exclusive_lock import exclusive_lock
-from app.loop import Loop
-from app.settings import Settings
 
 
 class DataDirLockedError(ConflictError):
@@ -110,12 +110,12 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
         return
     directory = _directory(settings)
     try:
-        url = await _finish(lambda: embedded_postgres.start(directory, _connections(settings)))
+        url = await _finish(lambda: postgres.start(directory, _connections(settings)))
         await _finish(lambda: _migrate(url, settings))
         async with Loop("PostgreSQL watcher", partial(_restart_if_dead, directory, _socket(url)), _WATCH_SECONDS):
             yield url
     finally:
-        await _finish(lambda: embedded_postgres.stop(directory))
+        await _finish(lambda: postgres.stop(directory))
 
 
 @contextmanager
@@ -153,10 +153,10 @@ def use_unmigrated(settings: Settings) -> Iterator[str]:
     with ExitStack() as stack:
         try:
             stack.enter_context(lock_data_dir(settings.data_dir))
-            stack.callback(embedded_postgres.stop, directory)
+            stack.callback(postgres.stop, directory)
         except DataDirLockedError:
             click.echo("using the database of the running `sage up`", err=True)
-        yield embedded_postgres.start(directory)
+        yield postgres.start(directory)
 
 
 @contextmanager
@@ -171,9 +171,9 @@ def use_stopped(settings: Settings) -> Iterator[str]:
             return
         directory = _directory(settings)
         try:
-            yield embedded_postgres.start(directory)
+            yield postgres.start(directory)
         finally:
-            embedded_postgres.stop(directory)
+            postgres.stop(directory)
 
 
 def _migrate(url: str, settings: Settings) -> None:
@@ -195,7 +195,7 @@ async def _restart_if_dead(directory: Path, address: str) -> float | None:
         return None
     click.echo("PostgreSQL died; restarting it", err=True)
     try:
-        await _finish(lambda: embedded_postgres.start(directory))
+        await _finish(lambda: postgres.start(directory))
     except DatabaseError as error:
         click.echo(str(error), err=True)
         return _RETRY_SECONDS

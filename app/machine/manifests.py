@@ -1,11 +1,12 @@
 """`sage manifests`: reads the releases that serve, and renders them for a router."""
 
-from app.db import projects, releases
+from app.base.errors import SettingError
+from app.base.settings import Settings
+from app.db import releases
 from app.db.database import open_database
 from app.db.tables import ReleaseState
-from app.errors import SettingError
+from app.projects import store as projects
 from app.release.cluster_manifests import ClusterNames, ServedRelease, render_manifests
-from app.settings import Settings
 
 
 async def served_manifests(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from app import errors
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
+from app.base import errors
+from app.base.errors import ChatTemplateError, ModelError, ModelTokenizerError
+from app.base.processes import lower_limit, python_module
+from app.base.values import Json
 from app.engine.memory import weights_in
 from app.engine.tokenizer import CLOSED_THOUGHT, ChatTokenizer, Message, end_of, opened_thought
-from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
-from app.python_process import lower_limit, python_module
-from app.records import Json
 
 _TURNS = 3
 _CHECK_MEMORY, _CHECK_SECONDS = 4 << 30, 120  # bytes and CPU seconds, of the check of a directory

@@ -20,6 +20,8 @@ import msgspec
 from huggingface_hub import constants, get_token, hf_hub_url
 from huggingface_hub.errors import HFValidationError
 
+from app.base.errors import ConflictError, ModelDownloadError, ModelError, ModelHashError, StorageError, first_line
+from app.base.files import exclusive_lock, publish
 from app.base.model_catalog import (
     CATALOG,
     HASH_DIGITS,
@@ -30,8 +32,6 @@ from app.base.model_catalog import (
     models_dir,
     pulled,
 )
-from app.errors import ConflictError, ModelDownloadError, ModelError, ModelHashError, StorageError, first_line
-from app.exclusive_lock import exclusive_lock
 from app.machine.downloads import (
     configured_indexes,
     download,
@@ -45,7 +45,6 @@ from app.machine.downloads import (
 )
 from app.machine.gguf import Origin, check_disk_space, convert, origin_of
 from app.machine.model_checks import check_directory, check_weights
-from app.publish import publish
 
 _CHUNK = 1 << 20
 

@@ -7,7 +7,7 @@ import click
 
 from app.adapters.bundled_adapter import BUNDLED
 from app.base.model_catalog import CATALOG, SEED, find_model, models_dir, pulled
-from app.settings import Settings
+from app.base.settings import Settings
 
 
 @click.group()

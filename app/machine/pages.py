@@ -9,13 +9,14 @@ from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.console.visit import Visitor, page
-from app.db import audit, environments, queue_depth, releases, runners, runs, tables
+from app.db import environments, queue_depth, releases, runners, runs, tables
 from app.db.disk_space import Disk
 from app.db.tables import AuditAction
 from app.engine.client import ModelServer
 from app.machine.routes import ReadinessCheck, readiness
+from app.projects import audit
+from app.web.access import Db
+from app.web.pages import Visitor, page
 
 _SWAPS: Final = (AuditAction.ACTIVATED, AuditAction.REFUSED, AuditAction.RESTORED)
 _MEANINGS: Final = {

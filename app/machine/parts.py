@@ -10,22 +10,20 @@ from typing import NamedTuple
 
 from app.adapters.store import AdapterStore
 from app.agent.prompt_profiles import Profile
+from app.base.encryption import KeyRing
+from app.base.errors import SettingError
+from app.base.files import remove_left
+from app.base.log import configure_logging
+from app.base.settings import Settings, urls_in
 from app.db.database import Database, Sessions, open_database
-from app.db.notifications import NotificationListener
-from app.db.pooler import check_pooler
+from app.db.notify import NotificationListener, check_pooler
 from app.engine.client import HttpEmbedder, HttpEngine, Topology
 from app.engine.health import HealthChecks
 from app.engine.replica import ServerRequirements
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.json_log import configure_logging
 from app.machine.model_checks import load_served
 from app.run_settings import RunSettings
-from app.scratch import remove_left
-from app.security.encryption import KeyRing
-from app.setting_lists import urls_in
-from app.settings import Settings
 from app.skills.library import Library
 from app.skills.mapped.index_files import IndexFiles
 from app.skills.mapped.index_upkeep import IndexUpkeep

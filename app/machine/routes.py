@@ -15,13 +15,13 @@ from litestar.plugins.prometheus import PrometheusConfig
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, generate_latest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import AppError, first_line
+from app.base.guarded_output import dropped_lines
+from app.base.loop import running_loops
 from app.db import queue_depth, runners, runs, tables
 from app.db.database import TRANSIENT
 from app.db.tables import TaskState
 from app.engine.dispatch import Occupancy
-from app.errors import AppError, first_line
-from app.guarded_output import dropped_lines
-from app.loop import running_loops
 
 log = structlog.get_logger(__name__)
 

@@ -17,12 +17,11 @@ import click
 import httpx
 import msgspec
 
+from app.base.errors import AppError
+from app.base.loop import UNRESPONSIVE, LivenessListener, Loop
+from app.base.processes import end_with_parent
+from app.base.settings import Settings
 from app.db import runners
-from app.errors import AppError
-from app.liveness import UNRESPONSIVE, LivenessListener
-from app.loop import Loop
-from app.parent_death import end_with_parent
-from app.settings import Settings
 
 _SECONDS = 1.0  # between two looks at their sizes
 _TAIL_BYTES = 64 << 10  # of a log, read for the reason of a death

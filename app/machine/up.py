@@ -18,25 +18,25 @@ import httpx
 import msgspec
 
 from app.apis.api_documents import fetch_document, parse_document
+from app.base.errors import ApiDocumentError, EngineError, ModelError, SettingError
+from app.base.files import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.base.model_catalog import CATALOG, models_dir, pulled
-from app.db import api_trials, apis, hosted_models, keys, manifests, projects, sign_ins
+from app.base.processes import Port, base_url, check_ports, python_module
+from app.base.settings import Settings, urls_in
+from app.base.values import BASE, Json, shown_model
+from app.db import api_trials, apis, hosted_models, manifests
 from app.db.database import open_database
 from app.engine.hosted.client import Abilities, Remedies
 from app.engine.hosted.probe import probe
 from app.engine.memory import loading, loading_seconds, memory_available, usual_need
-from app.errors import ApiDocumentError, EngineError, ModelError, SettingError
 from app.machine.local_database import lock_data_dir, noted_settings, run_database
 from app.machine.model_checks import load_served
 from app.machine.supervise import START_SECONDS, ChildProcess, Supervisor, rotation
-from app.ports import Port, base_url, check_ports
-from app.python_process import python_module
-from app.records import BASE, Json, shown_model
+from app.projects import keys
+from app.projects import store as projects
 from app.release import manifest
 from app.release.first_release import FirstRelease
 from app.release.hosted_models import HostedModels
-from app.security.admin_key_file import admin_key_file, noted_place, read_admin_key, write_admin_key
-from app.setting_lists import urls_in
-from app.settings import Settings
 
 _PATIENCE = 20.0  # seconds, for an endpoint that answers that it is still loading its model
 _REMEDIES = Remedies(
@@ -114,7 +114,7 @@ async def console_link(url: str, settings: Settings) -> str:
                 f"{file} has no valid key: sign in with one at {_address(settings)}; `sage keys create-admin` "
                 "creates one"
             )
-        secret = await sign_ins.offer_link(session, found[0].id)
+        secret = await keys.offer_link(session, found[0].id)
     return f"{_address(settings)}/sign-in?{urlencode({'link': secret})}"
 
 

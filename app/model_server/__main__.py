@@ -5,13 +5,13 @@ from typing import get_args
 
 import click
 
+from app.base.errors import ModelError, SettingError
+from app.base.guarded_output import guard_output
 from app.base.model_catalog import find_model
+from app.base.processes import collect_seldom
+from app.base.settings import EngineDtype, Settings
 from app.engine.memory import loading
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import ModelError, SettingError
-from app.garbage_collection import collect_seldom
-from app.guarded_output import guard_output
-from app.settings import EngineDtype, Settings
 
 
 @click.command()

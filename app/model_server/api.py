@@ -17,9 +17,9 @@ from litestar.datastructures import State
 from litestar.response import Stream
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from app.base.errors import AppError, ConflictError, EngineError, InvalidError, NotFoundError
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError, ConflictError, EngineError, InvalidError, NotFoundError
 from app.model_server.embeddings import EmbeddingModel
 from app.model_server.generation import Generation, GenerationChunk, StopStrings
 from app.model_server.lora import BASE, AdapterSet

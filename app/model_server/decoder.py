@@ -15,8 +15,8 @@ from transformers.cache_utils import DynamicLayer
 from transformers.configuration_utils import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
+from app.base.errors import ModelError, first_line
 from app.engine.memory import served_needs
-from app.errors import ModelError, first_line
 from app.model_server.device import (
     INT8_TOLERANCE,
     TOLERANCE,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from app.base.errors import ModelError, ModelMemoryError, first_line
 from app.engine.memory import SERVE_LESS, PlacedNeeds, check_fits, memory_available
 from app.engine.tokenizer import read_json
-from app.errors import ModelError, ModelMemoryError, first_line
 
 
 def check_memory(path: Path, needs: PlacedNeeds, device: torch.device, advice: str = SERVE_LESS) -> None:

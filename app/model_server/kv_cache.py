@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import AttentionInterface
 
-from app.errors import ModelError
+from app.base.errors import ModelError
 
 
 def can_sample(dtype: torch.dtype, device: torch.device) -> bool:

@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from app.base.errors import InvalidError, ModelError, NotFoundError
 from app.engine.adapter_files import LORA_KEY
 from app.engine.tokenizer import read_json
-from app.errors import InvalidError, ModelError, NotFoundError
 from app.model_server.layers import Int8Linear, JoinedLinear
 
 _NEUTRAL: dict[str, Any] = {

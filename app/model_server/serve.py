@@ -11,8 +11,8 @@ import msgspec
 import torch
 import uvicorn
 
+from app.base.errors import ModelError
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import ModelError
 from app.model_server.api import EngineService, create_app
 from app.model_server.decoder import MB, Decoder, load_model
 from app.model_server.device import resolve_dtype

@@ -15,8 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_profiles import prompt_hash, prompt_text
-from app.api.access import provide_access
-from app.api.allowed_methods import answer_options
 from app.api.api_call import ApiCallController
 from app.api.api_changes import ApiChangeController
 from app.api.api_content import api_readers
@@ -26,61 +24,41 @@ from app.api.api_practice import ApiPracticeController
 from app.api.api_trial import ApiTrialController
 from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
-from app.api.audit import AuditController
 from app.api.canaries import CanaryController
 from app.api.chat_completions.routes import ChatController, ChatModelController
 from app.api.datasets import DatasetController
-from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
 from app.api.erasure import ErasureController
 from app.api.exams import ExamController
 from app.api.feedback import FeedbackController
-from app.api.http_server import Shutdown
-from app.api.json_request import JsonRequest
 from app.api.judge_agreement import JudgeController
-from app.api.key_gate import KeyGate
-from app.api.keys import KeyController
-from app.api.manual import manual_routes
 from app.api.mcp_server.endpoint import mcp, running_server
 from app.api.oauth_callback import client_document, oauth_callback
-from app.api.openapi_pages import docs_routes, openapi_config
-from app.api.problem import HANDLERS
-from app.api.project_access import authorize
-from app.api.projects import ProjectController
 from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
 from app.api.replays import ReplayController
-from app.api.request_log import log_requests
 from app.api.run_events import RunEventsController
 from app.api.runners import RunnerController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
-from app.api.secrets import SecretController
 from app.api.shadows import ShadowController
 from app.api.skill_folders import SkillFolderController
 from app.api.skill_runs import SkillRunController
 from app.api.skills import SkillController
-from app.api.statistics import StatisticsController
 from app.api.task_events import TaskEventsController
 from app.api.task_export import ExportController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
 from app.api.watches import WatchController
-from app.api.webhooks import WebhookController
 from app.apis.document_reader import DocumentReader
+from app.base.processes import base_url, freeze_memory
 from app.broker.celery_broker import worker_notifier
 from app.console.api import ApiPage
 from app.console.api_operation import OperationPage
 from app.console.apis import ApiPages
 from app.console.approvals import ApprovalPages
-from app.console.assets import show_asset
-from app.console.audit import AuditPages
 from app.console.exams import ExamPages
 from app.console.feedback import FeedbackPages
-from app.console.home import HomePages
-from app.console.keys import KeyPages
-from app.console.problem_pages import PROBLEM_PAGES, show_nothing
-from app.console.projects import ProjectPages
 from app.console.release_changes import ReleaseChangePages
 from app.console.release_compare import ReleaseComparePages
 from app.console.release_page import ReleasePage
@@ -88,10 +66,6 @@ from app.console.releases import ReleasePages
 from app.console.run_page import RunDetailPage
 from app.console.runs import RunPages
 from app.console.schedule import SchedulePages
-from app.console.secrets import SecretPages
-from app.console.secure_headers import secure_headers
-from app.console.session import authorize_visit
-from app.console.sign_in import SessionPages, SignInPages
 from app.console.skill_changes import SkillChangePages
 from app.console.skill_page import SkillDetailPage
 from app.console.skills import SkillPages
@@ -99,9 +73,6 @@ from app.console.task import TaskDetailPage
 from app.console.task_changes import TaskChanges
 from app.console.task_replay import ReplayPages
 from app.console.tasks import TaskPages
-from app.console.usage import UsagePages
-from app.console.visit import provide_visit
-from app.console.webhooks import WebhookPages
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.database import reading
@@ -112,7 +83,6 @@ from app.engine.hosted.pages import HostedModelPages
 from app.engine.hosted.routes import HostedModelController
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
-from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands
@@ -122,9 +92,19 @@ from app.machine.health import ScopeCheck, hosted_failures, readiness_checks
 from app.machine.pages import HealthPages
 from app.machine.parts import Parts, load_parts, open_listener, open_services
 from app.machine.routes import REQUESTS, healthz, livez, metrics, readyz, remarks
-from app.ports import base_url
-from app.project.project_settings import Limits
-from app.project.webhook_sender import WebhookSender
+from app.projects.authorization import authorize
+from app.projects.home_pages import HomePages
+from app.projects.pages import AuditPages, KeyPages, ProjectPages, SecretPages, UsagePages, WebhookPages
+from app.projects.routes import (
+    AuditController,
+    KeyController,
+    ProjectController,
+    SecretController,
+    StatisticsController,
+    WebhookController,
+)
+from app.projects.settings import Limits
+from app.projects.webhooks import WebhookSender
 from app.release.api_refresh import ApiRefresh
 from app.release.first_release import FirstRelease
 from app.release.hosted_models import HostedModels
@@ -132,8 +112,24 @@ from app.release.mcp_refresh import McpRefresh
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.approval_expiry import ApprovalExpiry
-from app.runner.retention_loop import RetentionLoop
 from app.runner.verifier_sender import VerifierSender
+from app.tasks.retention import RetentionLoop
+from app.web.access import KeyGate, provide_access
+from app.web.manual import manual_routes
+from app.web.openapi import docs_routes, openapi_config
+from app.web.pages import (
+    PROBLEM_PAGES,
+    SessionPages,
+    SignInPages,
+    authorize_visit,
+    provide_visit,
+    secure_headers,
+    show_asset,
+    show_nothing,
+)
+from app.web.problem import HANDLERS
+from app.web.routes import Dependencies, JsonRequest, answer_options
+from app.web.server import Shutdown, log_requests
 
 _PAGES: list[Any] = [
     HomePages,

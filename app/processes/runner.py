@@ -13,25 +13,25 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
+from app.base import plugins
+from app.base.errors import AppError, SettingError
+from app.base.judge import NamedJudge, load_judge
+from app.base.loop import LivenessReporter
+from app.base.processes import freeze_memory, lower_priority, new_owner
+from app.base.settings import Settings
+from app.base.telemetry import metrics_server
 from app.db.disk_space import DiskSpace
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.engine.client import HttpEngine
 from app.engine.protocol import Engine, RetryingEngine
-from app.errors import AppError, SettingError
-from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import MAX_SESSIONS, Changed, McpServers
 from app.gateway.mcp_client.mcp_commands import read_commands
 from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
-from app.judge import NamedJudge, load_judge
-from app.liveness import LivenessReporter
-from app.low_priority import lower_priority
 from app.machine.parts import Parts, load_parts, open_listener, open_services
-from app.plugins import registry
-from app.process_identity import new_owner
-from app.project.project_settings import Limits
+from app.projects.settings import Limits
 from app.release.hosted_models import HostedModels
 from app.release.mcp_refresh import mark_changed
 from app.runner.crash_file import CrashFile
@@ -48,8 +48,6 @@ from app.runner.trial_loop import ApiTrials
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
-from app.settings import Settings
-from app.telemetry.metrics import metrics_server
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +68,7 @@ def main() -> None:
     be confined here; and RunnerFailedError when the process has outgrown its memory.
     """
     for group in _PARTS_OF_TASKS:
-        registry.load_all(group)
+        plugins.load_all(group)
     parts = load_parts()
     judge = load_judge(parts.settings.judge)
     settings = parts.settings
@@ -170,7 +168,7 @@ def _open_spans(settings: Settings) -> AbstractContextManager[SpansOf | None]:
     if not settings.otel_exporter_otlp_endpoint:
         return nullcontext()
     try:
-        from app.telemetry.otlp import otlp_spans  # noqa: PLC0415  only the extra has what it imports
+        from app.base.otlp import otlp_spans  # noqa: PLC0415  only the extra has what it imports
     except ImportError as error:
         raise SettingError(
             "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel: pip install 'sage-server[otel]'"

@@ -7,10 +7,10 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import tables
-from app.db.page import Page, read_page
+from app.db.queries import Page, read_page
 from app.db.tables import AuditAction
-from app.records import Json
 
 
 async def add(

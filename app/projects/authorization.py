@@ -7,12 +7,13 @@ from uuid import UUID
 from litestar.handlers import BaseRouteHandler
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Connection
-from app.api.key_gate import KeyGate
-from app.db import keys, projects, tables
+from app.base.errors import InvalidError, NotFoundError, UnauthorizedError
+from app.db import tables
 from app.db.database import TRANSIENT, Sessions, reading
-from app.errors import InvalidError, NotFoundError, UnauthorizedError
-from app.project.project_settings import Limits, ProjectSettings
+from app.projects import keys
+from app.projects import store as projects
+from app.projects.settings import Limits, ProjectSettings
+from app.web.access import Access, Connection, KeyGate
 
 FindKey = Callable[[AsyncSession, str], Awaitable[tuple[tables.Key, ProjectSettings] | None]]
 """Finds the valid key of a secret, and the settings of its project."""

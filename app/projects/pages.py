@@ -1,31 +1,58 @@
-"""Projects: the list, a new one, the settings of one, and deleting it with all that is in it."""
+"""Pages for projects: their settings, keys, secrets, usage, audit log and messages to webhooks."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from textwrap import shorten
+from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db
-from app.api.project_access import find_project
-from app.api.projects import OPERATORS, change_project, create_project, delete_project
-from app.api.validation import Name
 from app.apis.document_reader import DocumentReader
-from app.console.form_messages import readable
-from app.console.forms import Form, read_form
-from app.console.settings_form import entered_values, patch, setting_groups
-from app.console.visit import Visit, Visitor, after_change, page
+from app.base.errors import AppError, ConflictError, InvalidError
+from app.base.values import Json
 from app.datasets.dataset_store import DatasetStore
-from app.db import projects, tables
-from app.errors import ConflictError, InvalidError
-from app.project.project_settings import ProjectSettings
-from app.records import Json
+from app.db import apis, datasets, tables
+from app.db.tables import AuditAction, DeliveryState
+from app.projects import audit, secrets, webhooks
+from app.projects import store as projects
+from app.projects.authorization import find_project
+from app.projects.keys import Scope
+from app.projects.routes import (
+    DAYS,
+    OPERATORS,
+    CreatedKey,
+    DeliveryView,
+    KeyRequest,
+    SecretText,
+    UsageView,
+    add_key,
+    change_project,
+    create_project,
+    delete_project,
+    delete_secret,
+    list_keys,
+    revoke_key,
+    store_secret,
+    view_usage,
+)
+from app.projects.settings import Limits, ProjectSettings
+from app.projects.usage import UsageCounts, UsageOfDay
 from app.release.first_release import FirstRelease
+from app.web import formats
+from app.web.access import Db
+from app.web.charts import Column, ColumnChart, column_chart
+from app.web.fields import Name
+from app.web.formats import csv_file
+from app.web.forms import Form, entered_values, patch, read_form, readable, setting_groups
+from app.web.pages import Visit, Visitor, after_change, page, visit_project
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
 _SIGNED = ("webhook", "verifier")  # have a secret, which is no part of the settings
@@ -151,3 +178,318 @@ def _refused(entered: Mapping[str, str], error: InvalidError) -> Form[None]:
         return Form(values=entered, error=str(error), status=error.status)
     what = readable(found["what"], ProjectSettings, found["field"])
     return Form(values=entered, errors={found["field"]: what}, status=error.status)
+
+
+_SCOPES = {
+    Scope.TASKS: "submit tasks, follow them and read what they led to",
+    Scope.SKILLS: "read and manage skills",
+    Scope.APPROVALS: "approve or refuse calls that wait for a person",
+    Scope.ADMIN: "everything",
+}
+
+
+class KeyFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of a new key: each scope is a checkbox. Without a project it is valid for all."""
+
+    name: Name
+    project: str | None = None
+    tasks: bool = False
+    skills: bool = False
+    approvals: bool = False
+    admin: bool = False
+
+    def request(self) -> KeyRequest:
+        return KeyRequest(self.name, [scope for scope in Scope if getattr(self, scope)], self.project)
+
+
+class KeyPages(Controller):
+    path = "/keys"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        own = visit.chosen.name if visit.chosen else ""
+        return await _keys_list(visit, session, Form(values={"project": own, Scope.TASKS: "true"}))
+
+    @post()
+    async def create(self, request: Request[Any, Any, Any], visit: Visitor, session: Db) -> Response[str]:
+        form = await read_form(request, KeyFields)
+        if form.value is None:
+            return await _keys_list(visit, session, form)
+        try:
+            created = await add_key(session, visit.access, form.value.request())
+        except AppError as error:
+            return await _keys_list(visit, session, form.refused(error))
+        await session.commit()
+        return await _keys_list(visit, session, Form(), created)
+
+    @post("/{key_id:uuid}/revoke")
+    async def revoke(self, key_id: FromPath[UUID], visit: Visitor, session: Db) -> Redirect:
+        key = await revoke_key(session, visit.access, key_id)
+        await session.commit()
+        return after_change(visit.url("/console/keys"), f"revoked the key {key.name}")
+
+
+async def _keys_list(
+    visit: Visit, session: AsyncSession, form: Form[KeyFields], created: CreatedKey | None = None
+) -> Response[str]:
+    """The keys in use, newest first, and those that were revoked."""
+    keys = sorted(await list_keys(session, visit.access), key=lambda key: key.created_at, reverse=True)
+    keys.sort(key=lambda key: key.revoked_at is not None)
+    status = 201 if created else form.status
+    return page(visit, "keys.html", keys=keys, form=form, scopes=_SCOPES, created=created, status=status)
+
+
+class SecretFields(msgspec.Struct, frozen=True):
+    name: Name
+    value: SecretText
+
+
+class SecretPages(Controller):
+    path = "/secrets"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        return await _secrets_list(visit, session, Form())
+
+    @post()
+    async def store(self, request: Request[Any, Any, Any], visit: Visitor, session: Db) -> Response[Any]:
+        form = await read_form(request, SecretFields)
+        if form.value is None:
+            return await _secrets_list(visit, session, form)
+        await store_secret(session, visit.access, visit.project.id, form.value.name, form.value.value)
+        await session.commit()
+        return after_change(visit.url("/console/secrets"), f"stored the secret {form.value.name}")
+
+    @post("/{name:str}/delete")
+    async def delete(self, name: FromPath[str], visit: Visitor, session: Db) -> Redirect:
+        await delete_secret(session, visit.access, visit.project.id, name)
+        await session.commit()
+        return after_change(visit.url("/console/secrets"), f"deleted the secret {name}")
+
+
+async def _secrets_list(visit: Visit, session: AsyncSession, form: Form[SecretFields]) -> Response[str]:
+    rows = await secrets.of_project(session, visit.project.id)
+    users = _users(await apis.of_project(session, visit.project.id))
+    missing = sorted(users.keys() - {row.name for row in rows})
+    return page(visit, "secrets.html", secrets=rows, users=users, missing=missing, form=form, status=form.status)
+
+
+def _users(registered: Iterable[tables.Api]) -> dict[str, list[str]]:
+    """By the name of a secret, the parameters of APIs that are bound to it."""
+    found = defaultdict(list)
+    for api in registered:
+        for parameter, target in _targets(api.bind):
+            found[target.removeprefix("secret:")].append(f"{api.name}.{parameter}")
+    return dict(found)
+
+
+def _targets(bind: dict[str, Json]) -> Iterator[tuple[str, str]]:
+    """
+    >>> list(_targets({"pin": "secret:a", "log_in": {"password": "secret:b"}}))
+    [('pin', 'secret:a'), ('log_in.password', 'secret:b')]
+    """
+    for name, target in bind.items():
+        if isinstance(target, str):
+            yield name, target
+        elif isinstance(target, dict):
+            yield from ((f"{name}.{inner}", secret) for inner, secret in _targets(target))
+
+
+_LABELS: Final = {
+    "queued_tasks": "Tasks that wait",
+    "running_tasks": "Tasks that run at once",
+    "tasks_per_day": "Tasks submitted today",
+    "tokens_per_day": "Tokens generated today",
+    "calls_per_day": "API calls today",
+    "cost_per_day": "Cost of hosted models today",
+    "dataset_bytes": "Uploaded datasets",
+    "requests_per_minute": "Requests of a key in a minute",
+}
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"dataset_bytes": formats.size, "cost_per_day": formats.money}
+_COLUMNS: Final = UsageCounts.__struct_fields__
+
+
+class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`used` is None where it is not counted for the project as a whole, or not shown to the key."""
+
+    name: str
+    label: str
+    limit: float | None
+    used: float | None
+    own: bool  # of the project, not the server's default
+    show: Callable[[Any], str]
+
+
+class UsagePages(Controller):
+    path = "/usage"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def show(self, visit: Visitor, session: Db, limits: NamedDependency[Limits]) -> Response[str]:
+        usage = await view_usage(session, visit.project, limits)
+        own = projects.settings_of(visit.project).limits
+        stored = await datasets.stored_bytes(session, visit.project.id) if visit.allows("admin") else None
+        days = _days(usage)
+        return page(
+            visit,
+            "usage.html",
+            usage=usage,
+            rows=[_row(usage, own, name, stored) for name in _LABELS],
+            days=days,
+            charts=list(_charts(days)),
+        )
+
+    @get("/days")
+    async def file(self, visit: Visitor, session: Db, limits: NamedDependency[Limits]) -> Response[str]:
+        days = _days(await view_usage(session, visit.project, limits))
+        rows = [[f"{day.day}", *(getattr(day, name) for name in _COLUMNS)] for day in days]
+        return csv_file(f"usage-{visit.project.name}", ["day", *_COLUMNS], rows)
+
+
+def _days(usage: UsageView) -> list[UsageOfDay]:
+    """Oldest first, with those on which nothing happened."""
+    today = usage.resets_at.date() - timedelta(days=1)
+    known = {each.day: each for each in usage.days}
+    days = (today - timedelta(days=ago) for ago in range(DAYS - 1, -1, -1))
+    return [known.get(day) or UsageOfDay(day=day) for day in days]
+
+
+def _row(usage: UsageView, own: Limits, name: str, stored: int | None) -> LimitRow:
+    used = {
+        "queued_tasks": usage.queued,
+        "running_tasks": usage.running,
+        "tasks_per_day": usage.today.submitted,
+        "tokens_per_day": usage.today.generated_tokens,
+        "calls_per_day": usage.today.calls,
+        "cost_per_day": usage.today.cost,
+        "dataset_bytes": stored,
+    }
+    return LimitRow(
+        name=name,
+        label=_LABELS[name] + (_other(usage.today) if name == "cost_per_day" else ""),
+        limit=getattr(usage.limits, name),
+        used=used.get(name),
+        own=getattr(own, name) is not None,
+        show=_FORMATS.get(name, formats.count),
+    )
+
+
+def _other(today: UsageCounts) -> str:
+    """The part of the cost that no list of tasks shows."""
+    return f", {formats.money(today.other_cost)} of it for no task (trials, exams, …)" if today.other_cost else ""
+
+
+def _charts(days: list[UsageOfDay]) -> Iterator[tuple[str, list[str], ColumnChart]]:
+    """Title, columns of the numbers, and picture."""
+    drawn = [
+        ("Tasks that ended", ["done", "failed", "cancelled"], formats.count),
+        ("Generated tokens", ["generated_tokens"], formats.count),
+        ("API calls", ["calls"], formats.count),
+    ]
+    if any(day.cost for day in days):
+        drawn.append(("Cost", ["cost"], formats.money))
+    for title, names, show in drawn:
+        columns = [Column(f"{day.day.day} {day.day:%b}", [getattr(day, name) for name in names]) for day in days]
+        total = sum(sum(each.values) for each in columns)
+        label = f"{title} by day: {show(total)} in {len(days)} days"
+        shown = [name.replace("_", " ") for name in names]
+        yield title, names, column_chart(label, shown, columns, show)
+
+
+_ENTRIES = 50
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class AuditPages(Controller):
+    path = "/audit"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def index(
+        self,
+        visit: Visitor,
+        session: Db,
+        action: FromQuery[str] = "",
+        actor: FromQuery[str] = "",
+        of: FromQuery[str] = "",
+        cursor: FromQuery[str | None] = None,
+    ) -> Response[str]:
+        """`of=all` is of every project that the key may see, also of those that were deleted."""
+        everywhere = of == "all" or visit.chosen is None
+        project = visit.access.project_id if everywhere else visit.project.id
+        found = await audit.page(
+            session, project, actions=_actions(action), actor=actor, cursor=cursor, limit=_ENTRIES
+        )
+        return page(visit, "audit.html", found=found, actions=list(AuditAction), everywhere=everywhere, gist=gist)
+
+
+def gist(detail: Mapping[str, Json]) -> str:
+    """What is worth reading at a glance: short values without ids, and the names of what else there is.
+
+    >>> gist({"key": "7e4f291e-8a9f-4b6e-8e28-3eea80a59b6d", "name": "ci", "scopes": ["tasks"]})
+    'name ci, scopes'
+    >>> gist({"before": {"skills": "open", "weight": 1.0}, "after": {"skills": "review", "weight": 1.0}})
+    'skills'
+    """
+    before, after = detail.get("before"), detail.get("after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        changed = [name for name in after if before.get(name) != after[name]]
+        return ", ".join([*changed, *(name for name in detail if name not in ("before", "after"))])
+    texts = [_text(name, value) for name, value in detail.items() if value not in (None, "", [], {})]
+    return shorten(", ".join(filter(None, texts)), 100, placeholder=" …") or "details"
+
+
+def _text(name: str, value: Json) -> str:
+    if isinstance(value, str) and _ID.fullmatch(value):
+        return ""
+    return f"{name} {value}" if isinstance(value, str | int | float) else name
+
+
+def _actions(name: str) -> tuple[AuditAction, ...]:
+    """Raises InvalidError."""
+    if not name:
+        return ()
+    try:
+        return (AuditAction(name),)
+    except ValueError as error:
+        raise InvalidError(f"there is no action {name!r}: choose one of the list") from error
+
+
+_MESSAGES = 50
+
+
+class WebhookPages(Controller):
+    path = "/webhooks"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def index(
+        self,
+        visit: Visitor,
+        session: Db,
+        in_state: FromQuery[str] = "",
+        cursor: FromQuery[str | None] = None,
+    ) -> Response[str]:
+        project = visit.project
+        if in_state not in ("", *DeliveryState):
+            raise InvalidError(f"there is no state {in_state!r}: choose one of the list")
+        state = DeliveryState(in_state) if in_state else None
+        found = await webhooks.page(session, project.id, state, cursor=cursor, limit=_MESSAGES)
+        return page(
+            visit,
+            "webhooks.html",
+            webhook=projects.settings_of(project).webhook,
+            states=list(DeliveryState),
+            deliveries=[DeliveryView.of(row, project.name) for row in found.items],
+            cursor=found.cursor,
+        )
+
+    @post("/{delivery_id:uuid}/resend")
+    async def resend(self, delivery_id: FromPath[UUID], visit: Visitor, session: Db) -> Redirect:
+        row = await webhooks.get(session, delivery_id, visit.access.project_id)
+        visit = await visit_project(visit, session, row.project_id)
+        await webhooks.resend(session, delivery_id)
+        await session.commit()
+        return after_change(visit.url("/console/webhooks"), f"the message {row.event} is being sent again")

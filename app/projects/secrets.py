@@ -8,9 +8,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import NotFoundError
 from app.db import tables
 from app.db.database import keys_of
-from app.errors import NotFoundError
 
 _secret = tables.Secret
 

@@ -1,17 +1,361 @@
-"""The settings of one project. Every field has a default, and only what differs from it is stored."""
+"""The settings of one project. Every field has a default, and only what differs from it is stored.
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+With the parts that are settings of their own: limits, rules of approval, staging servers, webhook and verifier;
+and which kinds of tasks are held out of training.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
+from uuid import UUID
 
 import msgspec
 
-from app.errors import InvalidError
-from app.project.approval import ApprovalRules
-from app.project.staging import StagingApi
-from app.project.task_verifier import Verifier
-from app.project.webhook import Webhook
-from app.records import Json
-from app.settings import Settings
+from app.base.errors import InvalidError
+from app.base.settings import Settings
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import Json, Trajectory, Turn
+
+Risk: TypeAlias = Literal["none", "low", "medium", "high", "critical"]
+"""The levels of the extension `x-risk` of an API document."""
+
+ApprovalMode: TypeAlias = Literal["never", "first", "write", "always", "document"]
+
+OperationPattern: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_*?]{1,64}\.[A-Za-z0-9_*?]{1,200}(?!\n)$",
+        description="`app.operation`; `*` stands for any characters, `?` for one",
+    ),
+]
+
+_STRICTNESS: Sequence[ApprovalMode] = ("never", "document", "first", "write", "always")
+_OF_RISK: dict[Risk, ApprovalMode] = {"medium": "write", "high": "always", "critical": "always"}
+
+
+class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which calls wait for a person: `always`, `write` (unless the operation is read-only) or `never`.
+
+    `document` follows the operation's `x-risk` in the API document: `high` and `critical` wait always, `medium` as
+    `write`, all others never. `first` is `document`, and also lets an operation that may change something wait
+    until a task of the project that was scored as a success has called it.
+    """
+
+    default: ApprovalMode = "document"
+    """Mode of the operations that no pattern matches."""
+    operations: Annotated[dict[OperationPattern, ApprovalMode], msgspec.Meta(max_length=1_000)] = {}
+    """Modes by `app.operation`, with `*` and `?` as wildcards; the pattern with the most other characters wins."""
+    timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=2_592_000)] = 86_400
+    """A call that nobody decided on for this long counts as refused."""
+    max_writes: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10
+    """Calls of one task that may change something and that nobody approved; the next one waits. An approved one
+    lets as many go out, itself among them. 0: no limit."""
+
+    def wants(
+        self,
+        api: str,
+        *,
+        safe: bool,
+        risk: Risk | None,
+        former: Sequence[str] = (),
+        own: ApprovalMode | None = None,
+    ) -> bool:
+        """Whether each call of an operation waits. `safe` operations are read-only."""
+        mode = self.mode(api, risk=risk, former=former, own=own)
+        return mode == "always" or (mode == "write" and not safe)
+
+    def mode(
+        self,
+        api: str,
+        *,
+        risk: Risk | None,
+        former: Sequence[str] = (),
+        own: ApprovalMode | None = None,
+    ) -> ApprovalMode:
+        """The mode of an operation, which is never `document`. `own` is what is set for it alone.
+
+        Rules for one of its `former` names still hold: where they differ from those for its name, the stricter do.
+        """
+        ruled = [mode for each in former if (mode := self._ruled(each)) is not None]
+        named = self._ruled(api) if own is None else max(own, self.operations.get(api, own), key=_STRICTNESS.index)
+        ruled += [] if named is None else [named]
+        strictest: ApprovalMode = max(ruled, key=_STRICTNESS.index, default=self.default)
+        if strictest not in ("document", "first"):
+            return strictest
+        declared: ApprovalMode = _OF_RISK.get(risk, "never") if risk else "never"
+        return declared if strictest == "document" else max(strictest, declared, key=_STRICTNESS.index)
+
+    def _ruled(self, api: str) -> ApprovalMode | None:
+        """The mode of the pattern that matches best."""
+        matching = [pattern for pattern in self.operations if fnmatchcase(api, pattern)]
+        if not matching:
+            return None
+        closest = max(matching, key=lambda each: (_literal(each), _STRICTNESS.index(self.operations[each])))
+        return self.operations[closest]
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for a person, and why. `arguments` are the exact ones, which `digest` identifies;
+    `changes` are the calls that the task has made before and that may have changed something, by `seq`.
+    """
+
+    seq: int
+    turn: int
+    api: str
+    arguments: dict[str, Json]
+    digest: str
+    timeout_seconds: float
+    because: str = ""
+    changes: tuple[int, ...] = ()
+
+
+class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request was decided. It applies to the call with the same `seq` and `digest` only."""
+
+    seq: int
+    digest: str
+    state: Literal["approved", "refused", "expired"]
+    reason: str = ""
+
+    def refusal(self, api: str) -> str | None:
+        """What the agent reads; None if the call was approved."""
+        if self.state == "approved":
+            return None
+        if self.state == "expired":
+            return f"{api} was not called: nobody approved it in time"
+        return f"{api} was refused by a person" + (f": {self.reason}" if self.reason else "")
+
+
+def _literal(pattern: str) -> int:
+    return sum(letter not in "*?" for letter in pattern)
+
+
+WebhookEvent: TypeAlias = Literal[
+    "approval.wanted", "task.done", "task.failed", "task.cancelled", "release.rolled_back"
+]
+
+_PREFIX = "whsec_"
+_KEY_BYTES = range(24, 65)
+_HINT = 'create one with `echo "whsec_$(openssl rand -base64 32)"`'
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An address that is told of events. `PATCH` also takes a `secret`, which is never shown again."""
+
+    url: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://")]
+    """Receives one POST for each event, signed with the secret."""
+    events: Annotated[tuple[WebhookEvent, ...], msgspec.Meta(min_length=1, max_length=20)] = get_args(WebhookEvent)
+    """The events to send; without it all."""
+
+    def masked(self) -> "Webhook":
+        """Without the path and query of the URL, which may hold a token.
+
+        >>> Webhook(url="https://example.org:8443/hooks/token?key=1").masked().url
+        'https://example.org:8443/***'
+        """
+        return msgspec.structs.replace(self, url=without_path(self.url))
+
+
+def without_path(url: str) -> str:
+    """The URL without path and query, which may hold a token."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/***"
+
+
+def is_callable_url(url: str) -> bool:
+    """Whether an address can be called, and holds no password."""
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.hostname) and parts.port != 0 and parts.username is None and not parts.fragment
+    except ValueError:  # of a port that is not a number, or a bracket that does not close
+        return False
+    return valid and url.isprintable() and " " not in url
+
+
+def check_url(url: str, setting: str) -> None:
+    """Raises InvalidError for an address that cannot be called, or that holds a password."""
+    if not is_callable_url(url):
+        raise InvalidError(
+            f"settings: {setting}.url: write http://host/path or https://, without a user or fragment"
+        )
+
+
+def signing_key(secret: str, field: str = "webhook.secret") -> bytes:
+    """The key that a secret `whsec_<base64>` encodes. Raises InvalidError if it is none."""
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidError(f"settings: {field} is not `whsec_` and base64: {_HINT}") from error
+    if not secret.startswith(_PREFIX) or len(key) not in _KEY_BYTES:
+        raise InvalidError(f"settings: {field} is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
+    return key
+
+
+def signed_headers(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """The headers that prove where a message comes from, and when it was sent.
+
+    >>> key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    >>> message = b'{"test": 2432232314}'
+    >>> signed_headers(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, message)["webhook-signature"]
+    'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE='
+    """
+    signed = b".".join([message_id.encode(), str(timestamp).encode(), body])
+    signature = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+SecretName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+
+
+_Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
+_Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
+_FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
+_Reference = Annotated[str, msgspec.Meta(max_length=210, pattern=r"^secret:[^\x00\n]+(?!\n)$")]
+
+
+class StagingCredential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What staging gets for one security scheme, as in `credentials` of the API; secrets as `secret:NAME`.
+
+    An API key or a token is a `value`. For a scheme of OAuth it is a token that lasts: none is asked for.
+    """
+
+    value: _Reference | None = None
+    """Key or token, as `secret:NAME`."""
+    username: _Text | None = None
+    """Of `basic`, with `password`."""
+    password: _Reference | None = None
+    """As `secret:NAME`."""
+    certificate: _FileName | None = None
+    """A file in `SAGE_CLIENT_CERTIFICATES`: chain and key in PEM."""
+    place: Literal["header", "query", "cookie"] | None = None
+    """Of a scheme that the document does not declare, with `name`."""
+    name: _Name | None = None
+    """Name of that header, parameter or cookie."""
+    prefix: _Name | None = None
+    """What stands before the value there, such as `Token`."""
+
+
+class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A second server of one API. Nothing of its first one is sent there, neither tokens nor bound secrets."""
+
+    server: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s{}/]+(/\S*)?(?!\n)$")]
+    """Its base URL, of another origin than those that tasks call; with the variables of the document, if any."""
+    token_secret: SecretName | None = None
+    """The stored secret that is sent as its bearer token."""
+    credentials: Annotated[dict[SecretName, StagingCredential], msgspec.Meta(max_length=50)] = {}
+    """By the name of a security scheme. Nothing is needed where staging asks for nothing."""
+    secrets: Annotated[dict[SecretName, SecretName], msgspec.Meta(max_length=100)] = {}
+    """For each secret that is bound to a parameter of the API, the stored secret that staging gets instead."""
+    reset: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")] | None = None
+    """An operation of the API without arguments, called before each trial to restore what trials change."""
+    reset_url: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://")] | None = None
+    """Receives a signed POST before each trial instead, and answers once what trials change is restored."""
+    reset_secret: SecretName | None = None
+    """The stored secret `whsec_<base64>` that signs it, as messages to a webhook are."""
+    stateless: bool = False
+    """Whether nothing needs to be restored, as what one trial changes there concerns no other."""
+
+    def __post_init__(self) -> None:
+        if self.reset is not None and self.reset_url is not None:
+            raise ValueError("name either `reset` or `reset_url`")
+        if self.stateless and (self.reset or self.reset_url):
+            raise ValueError("`stateless` needs no reset: leave one of them out")
+        if (self.reset_url is None) != (self.reset_secret is None):
+            raise ValueError("`reset_url` and `reset_secret` need each other: the POST is signed with the secret")
+        for name, url in (("server", self.server), ("reset_url", self.reset_url)):
+            if url is not None and not is_callable_url(url):
+                raise ValueError(f"`{name}`: write http://host/path or https://, without a user or fragment")
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether no trial meets what another one changed."""
+        return self.stateless or self.reset is not None or self.reset_url is not None
+
+    def masked(self) -> "StagingApi":
+        """Without the path and query of `reset_url`, which may hold a token."""
+        return msgspec.structs.replace(self, reset_url=self.reset_url and without_path(self.reset_url))
+
+
+_TURNS = 5  # the last ones, which are shown
+_CHARS = 4_000  # of each text
+_ANSWER_CHARS = 20_000
+_VALUES, _DEPTH = 1_000, 20  # of an answer
+
+
+class Verifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server that is asked for the score of each task that is done and had no check. `PATCH` also takes a
+    `secret`, which is never shown again.
+    """
+
+    url: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://")]
+    """Receives one POST for each task, signed with the secret as messages to a webhook are."""
+
+    def masked(self) -> "Verifier":
+        """Without the path and query of the URL, which may hold a token."""
+        return Verifier(url=without_path(self.url))
+
+
+class VerifierAnswer(msgspec.Struct, frozen=True):
+    """What a verifier answers. Other fields are ignored."""
+
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None  # None: it cannot say
+    reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
+
+
+class VerifierAnswerError(ValueError):
+    """The body is no answer. The message says why."""
+
+
+def read_answer(body: bytes) -> VerifierAnswer:
+    """Raises VerifierAnswerError.
+
+    >>> read_answer(b'{"score": 0.5, "reason": "half of it"}')
+    VerifierAnswer(score=0.5, reason='half of it')
+    """
+    try:
+        return msgspec.convert(decode_json(body, max_values=_VALUES, max_depth=_DEPTH), VerifierAnswer)
+    except (JsonError, msgspec.ValidationError) as error:
+        raise VerifierAnswerError(str(error)) from error
+
+
+def question(trajectory: Trajectory) -> dict[str, Json]:
+    """What a verifier is told about a task: its trajectory as it is stored, without secrets, cut to size."""
+    return {
+        "instruction": trajectory.task.instruction,
+        "conversation": trajectory.task.conversation[-_CHARS:],
+        "scenario": trajectory.task.scenario,
+        "stop_reason": trajectory.stop,
+        "answer": _shortened(trajectory.answer),
+        "turns": len(trajectory.turns),
+        "last_turns": _shown(trajectory.turns[-_TURNS:]),
+    }
+
+
+def _shown(turns: Sequence[Turn]) -> list[dict[str, Json]]:
+    return [
+        {
+            "text": turn.text[-_CHARS:],
+            "observation": turn.observation[-_CHARS:],
+            "calls": [call.api for call in turn.calls[:100]],
+        }
+        for turn in turns
+    ]
+
+
+def _shortened(answer: Json) -> Json:
+    """The answer; of a very long one the start of its JSON, as text."""
+    text = msgspec.json.encode(answer).decode()
+    return answer if len(text) <= _ANSWER_CHARS else text[:_ANSWER_CHARS]
+
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
 _Cost: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None
@@ -173,3 +517,40 @@ def _merge(target: Json, patch: Mapping[str, Json]) -> dict[str, Any]:
         else:
             merged[name] = _merge(merged.get(name), value) if isinstance(value, Mapping) else value
     return merged
+
+
+OWN_WORK = "own-work"
+"""The name of the exam that `holdout_percent` fills."""
+
+SET = 3
+"""Tasks of one kind are examined three at a time: each such set is a scenario."""
+
+
+def sets_of(tasks: int) -> int:
+    """How many scenarios so many tasks of one kind are.
+
+    >>> [sets_of(tasks) for tasks in (0, 1, 3, 4)]
+    [0, 1, 1, 2]
+    """
+    return -(-tasks // SET)
+
+
+def kind_of(instruction: str, scenario: str | None) -> str:
+    """The scenario of a task, or its instruction where it has none.
+
+    >>> kind_of("Archive  my MAILS", None)
+    'archive my mails'
+    """
+    return scenario if scenario is not None else " ".join(instruction.lower().split())
+
+
+def kind_that_begins(instruction: str) -> str:
+    """The kind of tasks without a scenario of which the first has this instruction. The name does not tell it."""
+    words = kind_of(instruction, None)
+    return f"like {hashlib.sha256(words.encode()).hexdigest()[:32]}"
+
+
+def is_held_out(project_id: UUID, kind: str, percent: float) -> bool:
+    """Whether a kind is among the `percent` of all kinds that are held out: by its hash, so always the same."""
+    digest = hashlib.sha256(f"{project_id} {kind}".encode()).digest()
+    return int.from_bytes(digest[:8]) < percent / 100 * 2**64

@@ -9,12 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import ConflictError, InvalidError, NotFoundError
+from app.base.values import BASE, Json
 from app.db import tables
 from app.db.database import keys_of
-from app.errors import ConflictError, InvalidError, NotFoundError
-from app.project.project_settings import ProjectSettings, changed, stored
-from app.project.webhook import check_url, signing_key
-from app.records import BASE, Json
+from app.projects.settings import ProjectSettings, changed, check_url, signing_key, stored
 
 _SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a secret
 

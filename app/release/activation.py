@@ -5,9 +5,10 @@ from typing import Literal
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import manifests, projects, tables
+from app.base.values import hosted_id
+from app.db import manifests, tables
 from app.db.manifests import SkillName
-from app.records import hosted_id
+from app.projects import store as projects
 from app.release import restored_skills, tool_documents
 from app.release.diff import PartChange
 from app.release.manifest import SkillsMode

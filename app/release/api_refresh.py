@@ -23,24 +23,15 @@ from app.apis.credentials import Credentials
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
+from app.base.errors import ApiDocumentError
+from app.base.loop import Loop
 from app.credentials.document_fetch import DocumentFetch, check_origin, check_server, of_api
-from app.db import (
-    api_changes,
-    api_credentials,
-    apis,
-    audit,
-    manifests,
-    mcp_changes,
-    skill_moves,
-    skill_repairs,
-    tables,
-)
+from app.db import api_changes, api_credentials, apis, manifests, mcp_changes, skill_moves, skill_repairs, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction, SkillState
-from app.errors import ApiDocumentError
 from app.gateway.skill_manifest import AllowedOperation
-from app.loop import Loop
-from app.project.approval import Risk
+from app.projects import audit
+from app.projects.settings import Risk
 from app.release import manifest, tool_documents
 from app.release.operation_changes import compare
 from app.skills.admission import stored_manifest

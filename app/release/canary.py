@@ -11,10 +11,12 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, canaries, projects, releases, skill_withdrawals, tables
+from app.base.values import Json
+from app.db import canaries, releases, skill_withdrawals, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.records import Json
+from app.projects import audit
+from app.projects import store as projects
 from app.release import watch
 from app.release.canary_decision import (
     CanaryAction,

@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from app.db.canaries import CanaryShare, CanaryTask, UsualKind
-from app.db.kind_column import UNLABELLED
+from app.db.results import UNLABELLED
 from app.release.assigned_difference import AssignedValue, is_one_sided
 from app.release.constant_checks import ConstantChecks
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, clock, projects, releases, tables
-from app.errors import ConflictError
+from app.base.errors import ConflictError
+from app.db import canaries, queries, releases, tables
+from app.projects import store as projects
 from app.release.canary_decision import CanaryDecision, CanaryRules, decide, race
 from app.release.confidence_sequence import Interval
 from app.release.reference import possible_loss
@@ -63,7 +64,7 @@ async def evaluate_over_time(
 ) -> tuple[CanaryStatus, Sequence[RaceMoment]]:
     """As `evaluate`, with what was known at the end of each day of the trial, or of each part of a short one."""
     trial = await _read_trial(session, release, _RULES)
-    return await trial.status(), await trial.race(await clock.now(session))
+    return await trial.status(), await trial.race(await queries.now(session))
 
 
 async def past_race(
@@ -142,7 +143,7 @@ async def _rules_for(
         return rules, None
     settings = projects.settings_of(await projects.by_id(session, release.project_id))
     until = release.canary_at + timedelta(days=settings.canary_days)
-    expired = await clock.now(session) >= until
+    expired = await queries.now(session) >= until
     evidence = release.evidence or {}
     own = msgspec.structs.replace(
         rules,

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.errors import InvalidError
-from app.records import BASE, hosted_id
+from app.base.errors import InvalidError
+from app.base.values import BASE, hosted_id
 
 _LABELS = {"app.kubernetes.io/managed-by": "sage-server"}
 _WHOLE = 1_000_000  # the sum of a project's weights, and the highest one that is allowed

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.app_view import OperationTraits
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import Presentation
+from app.base.errors import InvalidError
 from app.db import manifests, releases, tables
 from app.db.manifests import SkillName, Tool
-from app.errors import InvalidError
 from app.release import manifest, tool_documents
 from app.release.operation_changes import OperationChanges, compare
 

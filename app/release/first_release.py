@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.store import AdapterStore
-from app.db import adapters, hosted_models, projects, tables
+from app.base.settings import Settings
+from app.base.values import hosted
+from app.db import adapters, hosted_models, tables
 from app.engine.adapter_files import AdapterFiles
-from app.records import hosted
-from app.settings import Settings
+from app.projects import store as projects
 
 
 class FirstRelease:

@@ -11,17 +11,18 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from app.db import costs, hosted_models, tables
+from app.base.encryption import KeyRing
+from app.base.errors import EngineError
+from app.base.settings import Settings
+from app.db import hosted_models, tables
 from app.db.database import TRANSIENT, Sessions, keys_of
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.protocol import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.tokenizer import Message
-from app.errors import EngineError
 from app.gateway.certificates import Certificates
 from app.gateway.own_services import OwnServices
 from app.gateway.ssrf import PublicNetwork
-from app.security.encryption import KeyRing
-from app.settings import Settings
+from app.projects import usage
 
 _CHARGE_SECONDS = 60.0
 
@@ -118,7 +119,7 @@ async def charged(
     async def charge(used: Tokens) -> None:
         async with sessions.begin() as session:
             tokens, of_task = (used.prompt, used.generated), in_task is not None
-            await costs.charge(session, project_id, owner, model_id, *tokens, of_task=of_task)
+            await usage.charge(session, project_id, owner, model_id, *tokens, of_task=of_task)
 
     async with opened as model:
         counting = _Counting(model, charge if in_task is None else None)

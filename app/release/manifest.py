@@ -14,19 +14,13 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_of
-from app.db import (
-    audit,
-    manifests,
-    projects,
-    releases,
-    skill_sets,
-    tables,
-    watches,
-)
+from app.base.values import Json
+from app.db import manifests, releases, skill_sets, tables, watches
 from app.db.database import Handle
 from app.db.manifests import Tool
 from app.db.tables import AuditAction, ReleaseState
-from app.records import Json
+from app.projects import audit
+from app.projects import store as projects
 from app.release import restored_skills
 from app.release.tool_documents import ApiDocument, api_documents, document_of, tools_of
 

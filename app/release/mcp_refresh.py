@@ -10,13 +10,13 @@ import structlog
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import oauth_of
 from app.apis.read_process import ReadRequest
+from app.base.errors import InvalidError, NotFoundError, SettingError, first_line
+from app.base.loop import Loop
 from app.credentials.mcp_listing import connected_listing
 from app.db import api_changes, manifests, mcp_changes, tables
 from app.db.database import TRANSIENT, Sessions
-from app.errors import InvalidError, NotFoundError, SettingError, first_line
 from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarget
 from app.gateway.mcp_client.mcp_commands import McpCommand
-from app.loop import Loop
 from app.release import tool_documents
 from app.release.api_refresh import apply_change
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from math import inf, sqrt
 from statistics import NormalDist
 
-from app.db.task_sums import ValueSums
+from app.db.results import ValueSums
 from app.release.confidence_sequence import Interval
 
 _WIDTH = NormalDist().inv_cdf(0.975)

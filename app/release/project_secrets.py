@@ -4,9 +4,9 @@ from uuid import UUID
 
 import structlog
 
-from app.db import secrets
+from app.base.errors import HostError, NotFoundError, SettingError
 from app.db.database import Sessions
-from app.errors import HostError, NotFoundError, SettingError
+from app.projects import secrets
 
 log = structlog.get_logger(__name__)
 

@@ -8,12 +8,13 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import adapters, audit, releases, tables
-from app.db.advisory_locks import swap_lock
+from app.base.errors import AdapterError, ConflictError, EngineError
+from app.base.values import Json, Probe, hosted_id
+from app.db import adapters, releases, tables
 from app.db.database import Sessions
+from app.db.lease import swap_lock
 from app.db.tables import AuditAction, ReleaseState
-from app.errors import AdapterError, ConflictError, EngineError
-from app.records import Json, Probe, hosted_id
+from app.projects import audit
 from app.release import activation, manifest
 from app.release.activation import ActivationChanges
 from app.release.manifest import SkillsMode

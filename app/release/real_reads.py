@@ -18,19 +18,19 @@ from app.apis.double.coverage import PracticeQuestion
 from app.apis.double.masking import samples_of
 from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers
 from app.apis.read_process import ReadRequest
+from app.base.errors import ApiDocumentError, ConflictError
+from app.base.secrets import SecretValues
+from app.base.values import Json
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis, manifests
 from app.db.apis import Comparison
 from app.db.database import Sessions
-from app.errors import ApiDocumentError, ConflictError
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
-from app.project.approval import ApprovalRules
-from app.records import Json
+from app.projects.settings import ApprovalRules
 from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument, trusting
 from app.sandbox.protocol import RefusalError
-from app.security.secret_values import SecretValues
 
 _UNDER_WAY: Final = set[UUID]()
 """The APIs that this process reads."""

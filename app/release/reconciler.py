@@ -11,13 +11,14 @@ from uuid import UUID
 import structlog
 
 from app.agent.prompt_profiles import HOSTED, hosted_prompt, prompt_of, prompt_text
-from app.db import manifests, projects, releases, runners, tables, watches
-from app.db.advisory_locks import SwapUnderWayError
+from app.base.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
+from app.base.loop import Loop
+from app.base.values import Json
+from app.db import manifests, releases, runners, tables, watches
 from app.db.database import TRANSIENT, Sessions
+from app.db.lease import SwapUnderWayError
 from app.db.tables import ReleaseState
-from app.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
-from app.loop import Loop
-from app.records import Json
+from app.projects import store as projects
 from app.release import canary, manifest, watch
 from app.release.promote import Promoter, SupersededError, check_baseline
 from app.release.watch_decision import WatchAction

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from app.base.values import Json
 from app.db.tables import Release
-from app.records import Json
 from app.release.confidence_sequence import Interval, is_gain
 
 T = TypeVar("T")

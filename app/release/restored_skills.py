@@ -3,10 +3,10 @@
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import manifests, skill_sets, skill_withdrawals, tables
 from app.db.manifests import SkillName
 from app.db.tables import SkillState
-from app.records import Json
 
 _SERVER = "server"  # the actor of automatic changes
 

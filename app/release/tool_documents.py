@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.catalog import App
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.reachable import CalledServers, server_of
+from app.base.errors import SettingError
+from app.base.values import Json
 from app.db import api_credentials, apis, manifests, releases, tables
 from app.db.database import Handle
 from app.db.manifests import Tool
-from app.errors import SettingError
-from app.records import Json
 
 
 class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,13 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, clock, projects, releases, skill_moves, skill_withdrawals, tables, watches, webhooks
+from app.base.errors import ConflictError
+from app.base.values import Json
+from app.db import queries, releases, skill_moves, skill_withdrawals, tables, watches
 from app.db.database import Sessions
 from app.db.tables import AuditAction
-from app.errors import ConflictError
-from app.records import Json
+from app.projects import audit, webhooks
+from app.projects import store as projects
 from app.release import manifest
 from app.release.promote import Promoter
 from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
@@ -62,7 +64,7 @@ async def evaluate(session: AsyncSession, release: tables.Release) -> WatchStatu
         await watches.tasks_before(session, former, since),
         await watches.tasks_since(session, release, rules.max_tasks),
         rules,
-        expired=await clock.now(session) >= until,
+        expired=await queries.now(session) >= until,
     )
     baseline = WatchBaseline(former.number, former.model)
     return WatchStatus(since=since, until=until, baseline=baseline, decision=decision)

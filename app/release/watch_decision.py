@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from app.db.kind_column import UNLABELLED
+from app.db.results import UNLABELLED
 from app.db.watches import WatchedTask
 from app.release.constant_checks import ConstantChecks
 from app.release.matched_pairs import LabelledValue, PairedDifference, compare, informative, match, mean

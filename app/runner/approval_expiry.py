@@ -4,9 +4,9 @@ from typing import Self
 
 import structlog
 
+from app.base.loop import Loop
 from app.db import approvals
 from app.db.database import TRANSIENT, Sessions
-from app.loop import Loop
 
 log = structlog.get_logger(__name__)
 

@@ -9,13 +9,13 @@ import msgspec
 
 from app.agent.rollout_loop import Agent
 from app.agent.score import score
-from app.db import events, tables
+from app.base.errors import AppError
+from app.base.secrets import SecretValues
+from app.base.values import Json
+from app.db import results, tables
 from app.db.database import Sessions
-from app.errors import AppError
 from app.gateway.gateway import Gateway
-from app.records import Json
 from app.runner.event_values import beginning, call_fields
-from app.security.secret_values import SecretValues
 
 _MOST_CALLS = 50  # that are reported
 
@@ -63,9 +63,9 @@ class CheckReport:
     ) -> None:
         if error is None or isinstance(error, AppError):
             async with self._sessions.begin() as session:
-                await events.append_all(session, self._task_id, self._events(error))
+                await results.append_all(session, self._task_id, self._events(error))
 
-    def _events(self, error: AppError | None) -> list[events.NewEvent]:
+    def _events(self, error: AppError | None) -> list[results.NewEvent]:
         calls = self._gateway.take_calls()
         made = [{**call_fields(call, self._secrets), "turn": None} for call in calls[:_MOST_CALLS]]
         ended: dict[str, Json] = {
@@ -75,6 +75,6 @@ class CheckReport:
             "error": error and self._secrets.mask(str(error)),
         }
         return [
-            *(events.NewEvent("check", {"status": "called", **each}) for each in made),
-            events.NewEvent("check", {"status": "failed" if error else "scored", **ended}),
+            *(results.NewEvent("check", {"status": "called", **each}) for each in made),
+            results.NewEvent("check", {"status": "failed" if error else "scored", **ended}),
         ]

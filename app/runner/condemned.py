@@ -4,9 +4,10 @@ import msgspec
 import structlog
 
 from app.agent.prompt_profiles import HOSTED
-from app.db import calls, offers, projects, releases, tables, turns
+from app.base.values import Call, Policy, Stop, Trajectory, Turn, hosted_id
+from app.db import calls, offers, releases, tables, turns
 from app.db.database import Sessions
-from app.records import Call, Policy, Stop, Trajectory, Turn, hosted_id
+from app.projects import store as projects
 from app.runner.task_context import task_of
 
 log = structlog.get_logger(__name__)

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from app.db import usage
 from app.db.database import Sessions
 from app.gateway.gateway import Gateway
+from app.projects import usage
 
 
 @asynccontextmanager

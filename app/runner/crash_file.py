@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from app.loop import Loop
+from app.base.loop import Loop
 
 _PULSES = 4  # within the seconds after which the event loop counts as stuck
 _KEPT_SECONDS = 86_400.0  # the file of a runner whose end nobody has noticed

@@ -4,9 +4,9 @@ from typing import Self
 
 import structlog
 
+from app.base.loop import Loop
 from app.db.disk_space import DiskSpace
 from app.db.runners import DISK
-from app.loop import Loop
 from app.runner.runner import Runner
 
 log = structlog.get_logger(__name__)

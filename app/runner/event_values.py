@@ -1,9 +1,9 @@
 """Values in events: API calls and text without secrets, and short enough for a stream."""
 
 from app.apis.credentials import mask_call
-from app.db.column_types import to_json
-from app.records import Call, Json
-from app.security.secret_values import SecretValues
+from app.base.secrets import SecretValues
+from app.base.values import Call, Json
+from app.db.database import to_json
 
 _MOST = 2_000  # characters of a result as JSON, and of text
 

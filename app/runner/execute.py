@@ -13,19 +13,25 @@ from sqlalchemy.exc import DataError
 
 from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
+from app.base.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
+from app.base.judge import NamedJudge
+from app.base.log import mask_logs
+from app.base.processes import shortage_of
+from app.base.secrets import SecretValues
+from app.base.settings import Settings
+from app.base.telemetry import Phase, phase, phase_seconds, timed
+from app.base.values import Policy, Stop, Trajectory, hosted_id
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import costs, offers, proven_calls, suspects, tables, task_queue, trajectories
+from app.db import offers, proven_calls, results, suspects, tables, task_queue
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.tables import Exploration, TaskState
 from app.engine.protocol import OpenTelling, Tokens
-from app.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
-from app.judge import NamedJudge
-from app.project.project_settings import ProjectSettings
-from app.records import Policy, Stop, Trajectory, hosted_id
+from app.projects import usage
+from app.projects.settings import ProjectSettings
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.release.hosted_models import charged
@@ -43,16 +49,11 @@ from app.runner.sent_marks import SentMarks
 from app.runner.skill_run import begin_call, run_outcome
 from app.runner.task_context import TaskContext, task_of
 from app.runner.task_journal import TaskJournal
-from app.scarcity import shortage_of
-from app.security.log_masking import mask_logs
-from app.security.secret_values import SecretValues
-from app.settings import Settings
 from app.skills import lifecycle
 from app.skills.library import Library
 from app.skills.skill_keeping import SkillKeeping
 from app.skills.skill_replays import SkillReplays
 from app.skills.skill_selection import SkillSelection
-from app.telemetry.phases import Phase, phase, phase_seconds, timed
 
 log = structlog.get_logger(__name__)
 
@@ -345,12 +346,12 @@ class TaskExecutor:
         end = {"stop": outcome.stop or trajectory.stop, "phases": phase_seconds()}
         trajectory = msgspec.structs.replace(trajectory, **end)
         async with self.sessions.begin() as session:
-            outcome = msgspec.structs.replace(outcome, cost=await costs.of_trajectory(session, trajectory))
+            outcome = msgspec.structs.replace(outcome, cost=await usage.of_trajectory(session, trajectory))
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
                 journal.stop_signal.lost = True
                 return
-            await trajectories.save(session, row.project_id, masked(trajectory, secrets))
+            await results.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
             if outcome.score is not None and not outcome.judged_by:
                 await lifecycle.scored(session, row.id, outcome.score)

@@ -20,10 +20,10 @@ from hashlib import blake2b
 from uuid import UUID
 
 from app.apis.catalog import Operation
+from app.base.values import hosted_id
 from app.db import tables
 from app.db.tables import Exploration
-from app.project.project_settings import explored_percent
-from app.records import hosted_id
+from app.projects.settings import explored_percent
 from app.runner.task_context import TaskContext
 
 

@@ -3,8 +3,8 @@
 import msgspec
 
 from app.apis.credentials import mask, mask_call
-from app.records import Trajectory, Turn
-from app.security.secret_values import SecretValues
+from app.base.secrets import SecretValues
+from app.base.values import Trajectory, Turn
 
 
 def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
+from app.base import telemetry
+from app.base.telemetry import Attributes, Phase, PhaseClock, SpanSource, note, phase_seconds, running, span
+from app.base.values import Trajectory
 from app.db import suspects, tables
 from app.db.task_queue import TaskOutcome
-from app.records import Trajectory
-from app.telemetry import metrics
-from app.telemetry.phases import Attributes, Phase, PhaseClock, SpanSource, note, phase_seconds, running, span
 
 SpansOf = Callable[[UUID], SpanSource]
 """The spans of a task by its id."""
@@ -41,24 +41,24 @@ def count_attempt(row: tables.Task) -> None:
         cause = "suspect"
     else:
         cause = "first" if row.attempt <= 1 else "resumed"
-    metrics.TASK_ATTEMPTS.labels(cause).inc()
+    telemetry.TASK_ATTEMPTS.labels(cause).inc()
 
 
 def count_end(outcome: TaskOutcome, trajectory: Trajectory | None = None) -> None:
     """The task of this context has ended, and its end is stored."""
     stop = outcome.stop.value if outcome.stop else "none"
-    metrics.TASK_OUTCOMES.labels(outcome.state.value, stop).inc()
+    telemetry.TASK_OUTCOMES.labels(outcome.state.value, stop).inc()
     note({"sage.task.state": outcome.state.value, "sage.task.stop_reason": stop})
     seconds = phase_seconds()
-    metrics.TASK_SECONDS.observe(sum(seconds.values()))
+    telemetry.TASK_SECONDS.observe(sum(seconds.values()))
     for phase, spent in seconds.items():
-        metrics.PHASE_SECONDS.labels(phase).observe(spent)
+        telemetry.PHASE_SECONDS.labels(phase).observe(spent)
     if trajectory is not None:
         _count_trajectory(trajectory)
 
 
 def count_score(release: tables.ReleaseState, score: float) -> None:
-    metrics.TASK_SCORES.labels(release.value).observe(score)
+    telemetry.TASK_SCORES.labels(release.value).observe(score)
 
 
 def _attributes(row: tables.Task) -> Attributes:
@@ -74,13 +74,13 @@ def _count_trajectory(trajectory: Trajectory) -> None:
     read, generated = trajectory.prompt_tokens, trajectory.generated_tokens
     note({"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": generated})
     note({"gen_ai.request.model": trajectory.policy.model})
-    metrics.TURNS.inc(len(trajectory.turns))
-    metrics.TOKENS.labels("prompt").inc(read)
-    metrics.TOKENS.labels("generated").inc(generated)
+    telemetry.TURNS.inc(len(trajectory.turns))
+    telemetry.TOKENS.labels("prompt").inc(read)
+    telemetry.TOKENS.labels("generated").inc(generated)
     for call in trajectory.calls:
-        metrics.API_CALLS.labels("returned" if call.error is None else "raised").inc()
+        telemetry.API_CALLS.labels("returned" if call.error is None else "raised").inc()
     useful = {offer.name for offer in trajectory.used()}
     called = {use.function for turn in trajectory.turns for use in turn.uses if use.inherited}
     for offer in trajectory.offered:
         use = "returned" if offer.name in useful else "raised" if offer.name in called else "none"
-        metrics.SKILL_OFFERS.labels(use).inc()
+        telemetry.SKILL_OFFERS.labels(use).inc()

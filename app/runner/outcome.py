@@ -5,14 +5,14 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_trials, events, tables, task_queue, task_secrets
+from app.base.errors import SandboxError
+from app.base.judge import NamedJudge, ask_judge
+from app.base.secrets import SecretValues
+from app.base.telemetry import Phase, phase
+from app.base.values import LIMITS, Stop, Trajectory, what_to_do
+from app.db import api_trials, results, tables, task_queue, task_secrets
 from app.db.tables import TaskState
-from app.errors import SandboxError
-from app.judge import NamedJudge, ask_judge
-from app.records import LIMITS, Stop, Trajectory, what_to_do
 from app.runner.mask_trajectory import masked
-from app.security.secret_values import SecretValues
-from app.telemetry.phases import Phase, phase
 
 _NOTHING_DONE = "the agent ended the task without a single API call or answer"
 _LIMIT_REACHED = "the task reached a limit ({}) without a single API call or answer"
@@ -28,7 +28,7 @@ async def tell_end(
         task = await session.get_one(tables.Task, task_id)
         unusable = await api_trials.unusable(session, task.project_id, task.release_id)
         data["what_to_do"] = what_to_do(outcome.stop, outcome.score, unusable)
-    await events.append(session, task_id, "done", data)
+    await results.append(session, task_id, "done", data)
 
 
 def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:

@@ -7,15 +7,15 @@ from typing import Self
 
 import structlog
 
+from app.base.errors import HostError, SandboxError, first_line
+from app.base.guarded_output import dropped_lines
+from app.base.loop import Loop, faults_by_part, running_loops
+from app.base.processes import is_gone, pid_space
+from app.base.values import Json
 from app.db import runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.runners import CLAIMS, ESSENTIAL, SANDBOX, RunnerReport
 from app.engine.dispatch import Occupancy
-from app.errors import HostError, SandboxError, first_line
-from app.guarded_output import dropped_lines
-from app.loop import Loop, faults_by_part, running_loops
-from app.process_identity import is_gone, pid_space
-from app.records import Json
 from app.runner.crash_file import CrashFile
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner, abandon_all

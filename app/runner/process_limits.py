@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from app.errors import SettingError
-from app.liveness import UNRESPONSIVE
-from app.loop import Loop
-from app.settings import Settings
+from app.base.errors import SettingError
+from app.base.loop import UNRESPONSIVE, Loop
+from app.base.settings import Settings
 
 _PULSE_SECONDS = 0.25  # of the event loop: so often that threads on many processors compute little meanwhile
 _LOOKS = 8  # of the watchdog, within the seconds after which it bites

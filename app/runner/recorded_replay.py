@@ -3,19 +3,19 @@
 from typing import NamedTuple
 
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.db import tables, tasks, trajectories
+from app.base.errors import InvalidError
+from app.base.log import mask_logs
+from app.base.secrets import SecretValues
+from app.base.values import Trajectory
+from app.db import results, tables, tasks
 from app.db.shadows import ShadowOutcome
-from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.gateway.recorded_calls import RecordedCalls
-from app.records import Trajectory
 from app.release.project_secrets import ProjectSecrets
 from app.runner.check_report import run_check
 from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked
 from app.runner.task_context import TaskContext, task_of
-from app.security.log_masking import mask_logs
-from app.security.secret_values import SecretValues
 
 
 class RecordedReplay(NamedTuple):
@@ -32,7 +32,7 @@ async def replay_recorded(executor: TaskExecutor, shadow: tables.Shadow) -> Reco
     """
     async with executor.sessions() as session:
         row = await tasks.get(session, shadow.task_id)
-        record = await trajectories.of_task(session, row.id)
+        record = await results.of_task(session, row.id)
     context = await executor.context(row.project_id, shadow.release_id, serves=False)
     secrets = SecretValues()
     mask_logs(secrets)

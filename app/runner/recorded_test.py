@@ -14,10 +14,10 @@ from sqlalchemy import select
 
 from app.apis.answer_projection import projected
 from app.apis.catalog import Catalog, Operation
+from app.base.values import Call, SkillCall, Trajectory
 from app.db import tables
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.records import Call, SkillCall, Trajectory
 from app.runner.execute import TaskExecutor
 from app.sandbox.protocol import Function
 from app.skills.admission import stored_manifest

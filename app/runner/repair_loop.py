@@ -11,18 +11,20 @@ from typing import Self
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, projects, skill_moves, skill_repairs, skills, tables, tasks
+from app.base import telemetry
+from app.base.errors import AppError, LimitError
+from app.base.loop import Loop
+from app.base.values import GOOD
+from app.db import skill_moves, skill_repairs, skills, tables, tasks
 from app.db.database import TRANSIENT, Sessions
 from app.db.lease import new_claim
 from app.db.tables import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutcome, SkillState, TaskState
-from app.errors import AppError, LimitError
-from app.loop import Loop
-from app.project.project_settings import Limits
+from app.projects import audit
+from app.projects import store as projects
+from app.projects.settings import Limits
 from app.runner.execute import TaskExecutor
 from app.runner.recorded_test import RecordedTest, run_recorded
-from app.score_source import GOOD
 from app.skills.admission import stored_manifest
-from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
@@ -208,5 +210,5 @@ async def _move(session: AsyncSession, skill: tables.Skill, state: SkillState, r
 
 async def _end(session: AsyncSession, row: tables.SkillRepair, outcome: RepairOutcome, tried: list[str]) -> None:
     await skill_repairs.finish(session, row, outcome, tried)
-    metrics.SKILL_REPAIRS.labels(outcome).inc()
+    telemetry.SKILL_REPAIRS.labels(outcome).inc()
     log.info("a skill that an API change touched", skill=str(row.skill_id), outcome=outcome, tried=tried)

@@ -19,18 +19,18 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.stop_signal import StopSignal
+from app.base import telemetry
+from app.base.errors import ConflictError, first_line
+from app.base.loop import Loop
+from app.base.processes import new_owner
 from app.db import releases, shadows, suspects, tables, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
 from app.db.runners import CLAIMS, HOST
-from app.errors import ConflictError, first_line
-from app.loop import Loop
-from app.process_identity import new_owner
-from app.project.project_settings import Limits
+from app.projects.settings import Limits
 from app.runner.database_contact import DatabaseContact
 from app.runner.measurement import count_attempt
 from app.runner.postponed import PostponedError
-from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
@@ -234,7 +234,7 @@ class Runner:
     def _drop(self, task_id: UUID, work: asyncio.Task[None]) -> None:
         execution = self._executions.pop(task_id)
         if execution.stop_signal.lost and not execution.stop_signal.released:
-            metrics.LEASES_LOST.inc()
+            telemetry.LEASES_LOST.inc()
             self._taken_over.append(execution.task)
         self._one_ended.set()
         self._claims.wake()

@@ -12,21 +12,21 @@ from typing import Self
 import structlog
 
 from app.agent.rollout_loop import ResumeState, run_rollout
+from app.base.errors import AppError, EngineError, InvalidError, SandboxError
+from app.base.log import mask_logs
+from app.base.loop import Loop
+from app.base.processes import new_owner
+from app.base.secrets import SecretValues
+from app.base.values import Trajectory
 from app.db import shadows, tables, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
-from app.errors import AppError, EngineError, InvalidError, SandboxError
-from app.loop import Loop
-from app.process_identity import new_owner
-from app.records import Trajectory
 from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.postponed import is_passing
 from app.runner.recorded_replay import replay_recorded
 from app.runner.task_context import task_of
-from app.security.log_masking import mask_logs
-from app.security.secret_values import SecretValues
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,9 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.document_reader import DocumentReader
-from app.db import manifests, projects, shadows, tables
-from app.errors import ConflictError
+from app.base.errors import ConflictError
+from app.db import manifests, shadows, tables
+from app.projects import store as projects
 from app.release import tool_documents
 
 _WINDOW = 1_000  # finished tasks, the newest

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.rollout_loop import Agent, ResumeState
+from app.base.errors import ConflictError
+from app.base.values import LIMITS, Offer, Stop, Trajectory, Turn
 from app.db import tables
 from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
-from app.errors import ConflictError
-from app.records import LIMITS, Offer, Stop, Trajectory, Turn
 from app.runner.task_journal import TaskJournal
 from app.skills.skill_replays import call_of
 from app.skills.skill_selection import skill_run_of

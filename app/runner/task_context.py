@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from app.apis.catalog import Catalog
+from app.base.values import Policy, Task
 from app.db import tables
 from app.db.tables import ReleaseState
-from app.project.project_settings import ProjectSettings
-from app.records import Policy, Task
+from app.projects.settings import ProjectSettings
 from app.release.tool_documents import ApiDocument
 
 

@@ -16,16 +16,19 @@ from app.agent.prompt_profiles import hosted_prompt, prompt_of
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
+from app.base.errors import ConflictError, first_line
+from app.base.secrets import SecretValues
+from app.base.telemetry import Phase, timed
+from app.base.values import Call, Json, Offer, Policy, Turn, hosted_id
 from app.db import (
     api_trials,
     approvals,
     calls,
-    events,
     lease,
     offers,
+    results,
     skill_moves,
     tables,
-    task_claims,
     task_queue,
     task_secrets,
     turns,
@@ -34,18 +37,14 @@ from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_un
 from app.db.tables import Exploration
 from app.engine.model_scope import ModelScope
 from app.engine.protocol import Tokens
-from app.errors import ConflictError, first_line
 from app.gateway.call_journal import InDoubtError
 from app.gateway.gateway import ExplorationEndedError
 from app.gateway.skill_guard import SkillGuard
-from app.project.approval import ApprovalDecision, ApprovalRequest
-from app.records import Call, Json, Offer, Policy, Turn, hosted_id
+from app.projects.settings import ApprovalDecision, ApprovalRequest
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
 from app.runner.sent_marks import SentMarks
-from app.security.secret_values import SecretValues
 from app.security.shown_call import shown_call
-from app.telemetry.phases import Phase, timed
 
 log = structlog.get_logger(__name__)
 
@@ -137,16 +136,16 @@ class TaskJournal(RolloutHooks):
             self._task.prompt = began
         if (remark := scope.remark(apis, await self._tried(policy.model))) is not None:
             async with self._sessions.begin() as session:
-                await task_claims.hold(session, self._task.id, self._owner)
-                if not await events.has(session, self._task.id, "remark"):
-                    await events.append(session, self._task.id, "remark", {"text": remark})
+                await lease.hold(session, self._task.id, self._owner)
+                if not await results.has(session, self._task.id, "remark"):
+                    await results.append(session, self._task.id, "remark", {"text": remark})
         was, now = self._task.prompt, prompt_of(policy.model, agent.prompt_hash)
         if was in (None, now):
             return
         log.warning("no runner has the prompt that the task began under", task=str(self._task.id), was=was)
         async with self._sessions.begin() as session:
-            await task_claims.hold(session, self._task.id, self._owner)
-            await events.append(session, self._task.id, "prompt", {"was": was, "now": now})
+            await lease.hold(session, self._task.id, self._owner)
+            await results.append(session, self._task.id, "prompt", {"was": was, "now": now})
 
     async def on_silence(self, failure: str) -> None:
         """Report, as an event, why the hosted model is asked again: the same reason once until it answers, in
@@ -155,10 +154,10 @@ class TaskJournal(RolloutHooks):
         remark: dict[str, Json] = {"text": self.secrets.mask(f"waiting for the hosted model: {failure}")}
         with suppress(ConflictError, *TRANSIENT):  # the next write meets that, too
             async with self._sessions.begin() as session:
-                await task_claims.hold(session, self._task.id, self._owner)
-                told = await events.of_kind(session, self._task.id, "remark")
+                await lease.hold(session, self._task.id, self._owner)
+                told = await results.of_kind(session, self._task.id, "remark")
                 if len(told) < _MOST_REMARKS and (self._has_answered or remark not in told[-1:]):
-                    await events.append(session, self._task.id, "remark", remark)
+                    await results.append(session, self._task.id, "remark", remark)
             self._has_answered = False
 
     async def _tried(self, model: str) -> dict[str, api_trials.TrialScore]:
@@ -186,7 +185,7 @@ class TaskJournal(RolloutHooks):
             "and begins again without"
         )
         async with self._sessions.begin() as session:
-            event = events.NewEvent("remark", {"text": text})
+            event = results.NewEvent("remark", {"text": text})
             await turns.begin_again(session, self._task.id, self._owner, event)
         self._task.exploration = Exploration.STOPPED
 
@@ -196,7 +195,7 @@ class TaskJournal(RolloutHooks):
         data = {"turn": index, "text": turn.full_text, "tokens": turn.generated_tokens}
         data["context_tokens"] = turn.counted.prompt if turn.counted else len(turn.context_ids)
         about = self._task.id, self._owner, index, turn
-        new = [events.NewEvent("turn", self.secrets.mask_fields(data))]
+        new = [results.NewEvent("turn", self.secrets.mask_fields(data))]
         if self._task.lone_deaths:
             async with self._sessions.begin() as session:
                 await turns.begin(session, *about, new)
@@ -237,9 +236,9 @@ class TaskJournal(RolloutHooks):
                     await skill_moves.quarantine(session, offer.skill_id, reason, len(refusals))
                     data = [{"api": each.api, "reason": each.reason} for each in refusals]
                     refused_events = [
-                        events.NewEvent("skill", offers.skill_event("refused", offer) | each) for each in data
+                        results.NewEvent("skill", offers.skill_event("refused", offer) | each) for each in data
                     ]
-                    await events.append_all(session, self._task.id, refused_events)
+                    await results.append_all(session, self._task.id, refused_events)
 
     async def on_approval_wanted(self, request: ApprovalRequest) -> None:
         """Commit the request together with the task's suspension, unless the task is to be cancelled."""
@@ -302,7 +301,7 @@ class TaskJournal(RolloutHooks):
         while boot_time() - self._confirmed > _SENDING_SECONDS / 2:
             confirmed = boot_time()
             async with self._sessions.begin() as session:
-                await task_claims.hold_for(session, self._task.id, self._owner, _SENDING_SECONDS)
+                await lease.hold_for(session, self._task.id, self._owner, _SENDING_SECONDS)
             self._confirmed = confirmed
 
     @timed(Phase.JOURNAL)
@@ -347,23 +346,23 @@ class TaskJournal(RolloutHooks):
                 await calls.record(handle, self._task.id, self._owner, made, new)
             self._written = time.monotonic()
 
-    def _take_unwritten(self) -> tuple[list[Call], list[events.NewEvent]]:
+    def _take_unwritten(self) -> tuple[list[Call], list[results.NewEvent]]:
         """The pending calls, and their events."""
         made, self._unwritten = self._unwritten, []
         return made, list(map(self._call_event, made))
 
-    def _events_of(self, index: int, turn: Turn) -> Iterator[events.NewEvent]:
+    def _events_of(self, index: int, turn: Turn) -> Iterator[results.NewEvent]:
         if turn.outcome:
             data = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
-            yield events.NewEvent("observation", self.secrets.mask_fields(data))
+            yield results.NewEvent("observation", self.secrets.mask_fields(data))
         for use in turn.uses:
             offer = next((each for each in self.offered if each.name == use.function), None)
             if offer is not None and use.inherited:
                 counts = {"calls": use.calls, "returned": use.returned, "turn": index}
-                yield events.NewEvent("skill", offers.skill_event("used", offer) | counts)
+                yield results.NewEvent("skill", offers.skill_event("used", offer) | counts)
 
-    def _call_event(self, call: Call) -> events.NewEvent:
-        return events.NewEvent("call", call_fields(call, self.secrets))
+    def _call_event(self, call: Call) -> results.NewEvent:
+        return results.NewEvent("call", call_fields(call, self.secrets))
 
 
 @dataclass

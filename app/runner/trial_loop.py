@@ -22,22 +22,23 @@ from app.apis.binary_values import recordable
 from app.apis.catalog import App
 from app.apis.sample_call import lacks_credentials
 from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, seen_of
-from app.db import api_credentials, api_trials, apis, projects, quotas, tables, task_queue
+from app.base.errors import AppError, EngineError, EngineRefusalError, HostError
+from app.base.log import mask_logs
+from app.base.loop import Loop
+from app.base.secrets import SecretValues
+from app.base.values import Json, Stop, Trajectory
+from app.db import api_credentials, api_trials, apis, quotas, tables, task_queue
 from app.db.api_trials import Tried, TriedTurn
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.tables import TrialState
-from app.errors import AppError, EngineError, EngineRefusalError, HostError
 from app.gateway.gateway import Gateway
-from app.loop import Loop
-from app.project.project_settings import Limits
-from app.records import Json, Stop, Trajectory
+from app.projects import store as projects
+from app.projects.settings import Limits
 from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked
 from app.runner.task_context import TaskContext, task_of
 from app.sandbox.protocol import RefusalError
-from app.security.log_masking import mask_logs
-from app.security.secret_values import SecretValues
 
 log = structlog.get_logger(__name__)
 

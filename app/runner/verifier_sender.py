@@ -7,13 +7,20 @@ from typing import Self
 import httpx
 import structlog
 
+from app.base.errors import AppError
 from app.db import tables, verifications
 from app.db.database import Sessions
 from app.db.verifications import FailedAttempt, VerifierRequest
-from app.errors import AppError
-from app.project.claimed_messages import ClaimedMessages, SendLimits
-from app.project.signed_post import PostError, PostTimeoutError, SignedPost, post, status_problem
-from app.project.task_verifier import VerifierAnswer, VerifierAnswerError, read_answer
+from app.projects.settings import VerifierAnswer, VerifierAnswerError, read_answer
+from app.projects.webhooks import (
+    ClaimedMessages,
+    PostError,
+    PostTimeoutError,
+    SendLimits,
+    SignedPost,
+    post,
+    status_problem,
+)
 from app.skills import lifecycle
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.errors import SandboxError
+from app.base.errors import SandboxError
 
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")

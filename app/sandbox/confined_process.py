@@ -10,8 +10,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from app.errors import SandboxError
-from app.records import Json
+from app.base.errors import SandboxError
+from app.base.values import Json
 from app.sandbox.forks import Fork
 from app.sandbox.protocol import SessionLimits
 from app.sandbox.wire import LENGTH_BYTES, MARK, MAX_DEPTH, MAX_NODES, decode_arguments, frame, pack, plain

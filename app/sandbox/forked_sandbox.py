@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Self
 
-from app.errors import SandboxError
-from app.records import Json
+from app.base.errors import SandboxError
+from app.base.processes import shortage_of
+from app.base.values import Json
 from app.sandbox import forks
 from app.sandbox.cgroup import ControlGroups, SharedLimits, UnusableCgroupError
 from app.sandbox.confined_process import ConfinedProcess, UnusableSkillError
 from app.sandbox.forks import Fork, Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
 from app.sandbox.session import ForkedSession, SkillProcesses
-from app.scarcity import shortage_of
 
 _CHECK = "start-check"  # a project of no tasks
 _PATIENCE = 3  # times `fork_seconds` without an answer, until a warm process without sessions is replaced

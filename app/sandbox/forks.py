@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.errors import SandboxError
+from app.base.errors import SandboxError
 from app.sandbox.child.confine import SESSION_FD
 
 _PROT_EXEC = 4

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from app.errors import HostError
-from app.records import CallResponse, Json, SkillCall, Use
+from app.base.errors import HostError
+from app.base.values import CallResponse, Json, SkillCall, Use
 
 
 class RunStop(StrEnum):

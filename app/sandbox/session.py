@@ -14,8 +14,8 @@ from itertools import islice
 
 import msgspec
 
-from app.errors import HostError, SandboxError
-from app.records import Json, SkillCall, Use
+from app.base.errors import HostError, SandboxError
+from app.base.values import Json, SkillCall, Use
 from app.sandbox.confined_process import (
     CallMessage,
     ConfinedProcess,

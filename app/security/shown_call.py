@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from app.records import Json
-from app.security.secret_values import SecretValues, is_telling
+from app.base.secrets import SecretValues, is_telling
+from app.base.values import Json
 
 _MOST = 100_000  # characters that a person can be shown
 _REMARKS = 20

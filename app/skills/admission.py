@@ -8,11 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
-from app.db import projects, skill_evidence, skill_moves, skills, tables
+from app.db import skill_evidence, skill_moves, skills, tables
 from app.db.skills import NewSkill, StartingState
 from app.db.tables import LIVE_SKILLS, ReleaseState, SkillState
 from app.gateway.skill_manifest import SkillManifest, widenings
-from app.project.project_settings import SkillPolicy
+from app.projects import store as projects
+from app.projects.settings import SkillPolicy
 
 _IMPORTED = "it was imported: it waits for a person"
 _LATEST = 5  # tasks by which a version has proved itself, or no longer

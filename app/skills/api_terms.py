@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from app.apis.catalog import Catalog, Operation
-from app.records import Json, Trajectory
+from app.base.values import Json, Trajectory
 
 _BOUNDS = (
     "default",

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import structlog
 
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.protocol import Embedder, Vector
-from app.errors import EngineError, EngineRefusalError
 
 _RETRY_SECONDS = 30.0
 _TIMEOUT_SECONDS = 10.0

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from app.agent.action import extract_code
-from app.records import Trajectory
-from app.untrusted.syntax_tree import compiled, is_analysable, parse, syntax_tree
+from app.base.untrusted import compiled, is_analysable, parse, syntax_tree
+from app.base.values import Trajectory
 
 MAX_CHARS = 10_000  # of a draft with all that it needs, which the checks walk many times
 _MAX_DRAFTS = 32  # each is compiled several times

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Row
 
+from app.base.values import Offer
 from app.db.tables import SkillState
 from app.engine.protocol import Vector
-from app.records import Offer
 from app.skills.skill_index import IndexedSkill, SkillIndex
 from app.skills.visibility import Reach, owner_of
 

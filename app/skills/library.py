@@ -11,13 +11,13 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.errors import first_line
+from app.base.loop import Loop
+from app.base.values import Offer
 from app.db import skill_changes, skills, tables
 from app.db.database import TRANSIENT, Sessions, direct
 from app.db.offers import offer_of
 from app.engine.protocol import Embedder
-from app.errors import first_line
-from app.loop import Loop
-from app.records import Offer
 from app.skills.admission import admit
 from app.skills.descriptions import document_of
 from app.skills.embedding import OpenEmbedder, OptionalEmbedder

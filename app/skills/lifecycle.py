@@ -5,11 +5,12 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, skill_evidence, skill_moves, skill_withdrawals, skills, tables
+from app.base.values import GOOD
+from app.db import skill_evidence, skill_moves, skill_withdrawals, skills, tables
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
-from app.project.project_settings import SkillPolicy
-from app.score_source import GOOD
+from app.projects import store as projects
+from app.projects.settings import SkillPolicy
 from app.skills.admission import has_proved_itself, is_waiting, let_in
 from app.skills.chance import chance_of_so_few
 from app.skills.standing import Standing, standing

@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from app.apis.catalog import Catalog
+from app.base.values import CallResponse, Json, Trajectory
 from app.gateway.skill_manifest import SkillManifest
-from app.records import CallResponse, Json, Trajectory
 from app.skills.extract import Draft
 
 _SENTENCE = 5  # words, which a name or an identifier hardly has

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import msgspec
 
+from app.base import plugins
+from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.plugins import registry
-from app.records import Offer
 from app.skills.fusion import FusionWeights, Ranked, Scored, fuse
 from app.skills.skill_choices import RetrievalTrace
 from app.skills.skill_index import SkillIndex
@@ -70,7 +70,7 @@ def needs_embeddings(retrieval: Retrieval) -> bool:
 
 def load_retrieval(name: str) -> Retrieval:
     """The retrieval registered under a name, or named as "module:attribute". Raises InvalidError."""
-    retrieval: Retrieval = registry.load("sage.retrieval", name)
+    retrieval: Retrieval = plugins.load("sage.retrieval", name)
     return retrieval
 
 

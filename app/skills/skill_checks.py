@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from app.apis.catalog import Catalog
-from app.records import Json, Trajectory
+from app.base.untrusted import syntax_tree
+from app.base.values import Json, Trajectory
 from app.sandbox.child.inert import objections
 from app.skills.api_terms import api_terms, shown_fields
 from app.skills.extract import Draft, api_references, global_names
-from app.untrusted.syntax_tree import syntax_tree
 
 MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
 _GIVEN = {"apis", "ApiError"}  # names that the sandbox has besides the builtins

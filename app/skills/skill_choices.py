@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.records import Offer
+from app.base.values import Offer
 from app.skills.fusion import FusionWeights, Scored, fuse
 from app.skills.skill_index import SkillIndex
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
+from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.records import Offer
 from app.skills.descriptions import DescriptionIndex
 from app.skills.fusion import DEPTH, Scored
 from app.skills.mapped.mapped_index import MappedIndex

@@ -7,11 +7,11 @@ from uuid import UUID
 import structlog
 
 from app.apis.catalog import Catalog
-from app.db import events, offers, skills, tables, task_claims
+from app.base.secrets import SecretValues
+from app.base.values import Offer, Trajectory
+from app.db import lease, offers, results, skills, tables
 from app.db.database import Sessions, reading
 from app.db.tables import LIVE_SKILLS, SkillState
-from app.records import Offer, Trajectory
-from app.security.secret_values import SecretValues
 from app.skills.extract import Draft
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin, taints_of
@@ -63,14 +63,14 @@ class SkillKeeping:
             catalog=catalog,
         )
         stored = await self._library.save(
-            row.project_id, drafts, provenance, claim=lambda session: task_claims.hold(session, row.id, owner)
+            row.project_id, drafts, provenance, claim=lambda session: lease.hold(session, row.id, owner)
         )
         await self._report(row.id, stored)
 
     async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
         async with self._sessions.begin() as session:
             for offer in stored:
-                await events.append(session, task_id, "skill", offers.skill_event("written", offer))
+                await results.append(session, task_id, "skill", offers.skill_event("written", offer))
 
     async def _refuse(self, row: tables.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
         """Report skills that hold a secret, without it."""
@@ -78,7 +78,7 @@ class SkillKeeping:
             for draft in drafts:
                 data = {"status": "refused", "name": secrets.mask(draft.name), "reason": _HOLDS_SECRET}
                 log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=_HOLDS_SECRET)
-                await events.append(session, row.id, "skill", data)
+                await results.append(session, row.id, "skill", data)
 
 
 def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draft]:

@@ -12,16 +12,16 @@ import httpx
 import structlog
 
 from app.apis.catalog import Catalog
+from app.base.errors import SandboxError
+from app.base.untrusted import syntax_tree
+from app.base.values import Call, Json, SkillCall, Trajectory
 from app.db import skill_evidence, skills, tables
 from app.db.database import Sessions, reading
 from app.db.tables import NEXT_SKILL_STATE
-from app.errors import SandboxError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.records import Call, Json, SkillCall, Trajectory
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import stored_manifest
-from app.untrusted.syntax_tree import syntax_tree
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ import structlog
 from app.agent.rollout_loop import ResumeState
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
-from app.db import events, offers, skills, tables
+from app.base.errors import SandboxError
+from app.base.values import Offer, SkillRun
+from app.db import offers, results, skills, tables
 from app.db.database import Sessions, direct, reading
-from app.errors import SandboxError
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.records import Offer, SkillRun
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import is_offered, stored_manifest
 from app.skills.library import Library
@@ -76,14 +76,14 @@ class SkillSelection:
         tried = {offer.skill_id for offer in (*good, *(offer for offer, _ in left_out))}
         others = left_out + [(offer, SURPLUS) for offer in current if offer.skill_id not in tried]
         if good and run is None and is_withheld(row.id, self._withheld):
-            withheld = [events.NewEvent("skill", offers.skill_event("withheld", offer)) for offer in good]
+            withheld = [results.NewEvent("skill", offers.skill_event("withheld", offer)) for offer in good]
             chosen = trace.record([], [*((offer, WITHHELD) for offer in good), *others])
             async with direct(self._sessions) as handle:
                 await offers.withhold(handle, row.id, owner, good, withheld, msgspec.to_builtins(chosen))
             return ()
-        new = [events.NewEvent("skill", {**offers.skill_event("offered", offer)}) for offer in good]
+        new = [results.NewEvent("skill", {**offers.skill_event("offered", offer)}) for offer in good]
         for offer, reason in left_out:
-            new.append(events.NewEvent("skill", offers.skill_event("skipped", offer) | {"reason": reason}))
+            new.append(results.NewEvent("skill", offers.skill_event("skipped", offer) | {"reason": reason}))
         chosen = trace.record(good, others)
         if chosen.choices:
             async with direct(self._sessions) as handle:

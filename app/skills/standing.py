@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from app.base.values import GOOD
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import NEXT_SKILL_STATE, SkillState
-from app.project.project_settings import SkillPolicy
-from app.score_source import GOOD
+from app.projects.settings import SkillPolicy
 from app.skills.chance import chance_of_so_few
 
 USES = 3

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 
 from app.apis.catalog import Catalog
-from app.records import Trajectory
+from app.base.untrusted import syntax_tree
+from app.base.values import Trajectory
 from app.skills.extract import Draft
-from app.untrusted.syntax_tree import syntax_tree
 
 _WORD = re.compile(r"\w+")
 _NAMES = frozenset(

@@ -5,11 +5,11 @@ from collections.abc import Collection
 import msgspec
 
 from app.apis.catalog import Catalog
-from app.plugins import registry
-from app.records import Trajectory
+from app.base import plugins
+from app.base.untrusted import compiled, parse
+from app.base.values import Trajectory
 from app.skills.extract import MAX_CHARS, Draft, extract
 from app.skills.skill_names import name_objection
-from app.untrusted.syntax_tree import compiled, parse
 
 
 class ValidatedDrafts(msgspec.Struct, frozen=True):
@@ -44,6 +44,6 @@ def refusals(
         return ["It is too deep to be analysed."]
     if (reason := name_objection(draft.name)) is not None:
         return [reason]
-    checks = registry.load_all("sage.skill_checks")
+    checks = plugins.load_all("sage.skill_checks")
     used = [check for name, check in checks.items() if name not in without]
     return [reason for check in used for reason in check(draft, trajectory, catalog)]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from app.agent.action import extract_code
 from app.apis.builtin import COMPLETE_TASK
 from app.apis.catalog import Catalog
+from app.base.untrusted import parse, syntax_tree
+from app.base.values import Call, Json, Trajectory
 from app.gateway.skill_guard import constants_of, read_values
 from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOperation, SkillManifest
 from app.gateway.value_origins import ValueOrigins
-from app.records import Call, Json, Trajectory
 from app.skills.extract import Draft, api_references
-from app.untrusted.syntax_tree import parse, syntax_tree
 
 
 def manifests_of(drafts: Sequence[Draft], trajectory: Trajectory, catalog: Catalog) -> dict[str, SkillManifest]:

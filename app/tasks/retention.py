@@ -1,17 +1,33 @@
-"""Deletes what a project keeps for a limited time, in small batches."""
+"""Deletes tasks: what a project keeps for a limited time, in small batches, and what is to be erased.
 
+Whatever a run, a canary, a watch or a shadow still needs stays for now. Erasing names what was learned from a
+task.
+"""
+
+import asyncio
+import time
+from collections import Counter
 from datetime import datetime, timedelta
+from typing import Self, TypeVar
 from uuid import UUID
 
 import msgspec
+import structlog
 from sqlalchemy import CursorResult, Delete, Select, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_trials, tables, watches
-from app.db.scores import proven
-from app.db.tables import ReleaseState, RetentionKind, RunState
-from app.project.project_settings import ProjectSettings
+from app.base.errors import ConflictError
+from app.base.loop import Loop
+from app.base.telemetry import RETENTION_DELETED, RETENTION_HELD
+from app.db import api_trials, learning, tables, watches
+from app.db.database import TRANSIENT, Sessions
+from app.db.learning import OPEN_RUNS, LearnedRelease, LearningRun
+from app.db.queries import in_array
+from app.db.results import proven
+from app.db.tables import TASK_END_STATES, AuditAction, ReleaseState, RetentionKind, RunState, SkillState
+from app.projects import audit
+from app.projects.settings import ProjectSettings
 from app.run_settings import RunKind
 
 _LOCK = func.pg_try_advisory_xact_lock(func.hashtextextended("retention", 0))
@@ -173,3 +189,162 @@ async def _read_by_runs(
     if len(known) == len(starts):
         first = first.where(_task.finished_at >= min(known))
     return await session.scalar(first)
+
+
+log = structlog.get_logger(__name__)
+
+_SECONDS = 600.0
+_TASKS = 200  # per transaction
+
+
+class RetentionLoop:
+    """Works while it is entered. Each batch is a transaction, and rests as long as it took."""
+
+    def __init__(self, sessions: Sessions, every: float = _SECONDS, batch: int = _TASKS) -> None:
+        self._sessions = sessions
+        self._batch = batch
+        self._loop = Loop("delete what is no longer kept", self.delete_due, every, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def delete_due(self) -> None:
+        """Delete everything that is due now."""
+        async with self._sessions() as session:
+            found_windows = await windows(session)
+        held = Counter(window.kind for window in found_windows if window.needed_by)
+        for kind in RetentionKind:
+            RETENTION_HELD.labels(kind.value).set(held[kind])
+        for window in found_windows:
+            await self._delete(window)
+
+    async def _delete(self, window: RetentionWindow) -> None:
+        rows, more = 0, True
+        while more:
+            began = time.monotonic()
+            async with self._sessions.begin() as session:
+                batch = await delete_some(session, window, self._batch)
+            if batch is None:
+                return
+            more, rows = batch.more, rows + batch.rows
+            RETENTION_DELETED.labels(window.kind.value).inc(batch.rows)
+            await asyncio.sleep((time.monotonic() - began) if more else 0)
+        if rows or window.needed_by:
+            until, needed_by = window.until.isoformat(), window.needed_by or None
+            about = {"project": window.project, "kind": window.kind.value, "until": until, "needed_by": needed_by}
+            log.info("deleted what is no longer kept", rows=rows, **about)
+
+
+_RETRAIN = (
+    "No later run learns from the erased tasks, but weights and skills remember them. To replace the weights, "
+    'queue a run with start="base" (POST /v1/training-runs), promote its release, and roll back to none of those '
+    "named here. To forget the skills, delete them (DELETE /v1/skills/{id})."
+)
+_erasure_task, _run, _skill = tables.Task, tables.TrainingRun, tables.Skill
+
+
+class WrittenSkill(msgspec.Struct, frozen=True):
+    """A skill that an erased task wrote. It stays until it is deleted."""
+
+    id: UUID
+    name: str
+    version: int
+    state: SkillState
+
+
+_Named = TypeVar("_Named", bound=WrittenSkill | LearningRun | LearnedRelease)
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What was erased, and what remembers it."""
+
+    tasks: int = 0
+    skills: list[WrittenSkill] = []
+    runs: list[LearningRun] = []
+    releases: list[LearnedRelease] = []
+    retrain: str = ""  #: how to forget it; "" if nothing remembers it
+
+    def __add__(self, other: "Erasure") -> "Erasure":
+        return Erasure(
+            tasks=self.tasks + other.tasks,
+            skills=_joined(self.skills, other.skills),
+            runs=_joined(self.runs, other.runs),
+            releases=_joined(self.releases, other.releases),
+            retrain=self.retrain or other.retrain,
+        )
+
+
+def of_task(task_id: UUID) -> Select[UUID]:
+    """One task, for the functions below."""
+    return select(_erasure_task.id).where(_erasure_task.id == task_id)
+
+
+def of_principal(project_id: UUID, principal: str, until: datetime) -> Select[UUID]:
+    """A person's tasks that were submitted up to a time, for the functions below."""
+    own = _erasure_task.project_id == project_id, _erasure_task.principal == principal
+    return select(_erasure_task.id).where(*own, _erasure_task.created_at <= until)
+
+
+async def check_erasable(session: AsyncSession, which: Select[UUID]) -> None:
+    """Raises ConflictError if a task has not ended, or is learned from by a run that has not."""
+    open_tasks = which.where(_erasure_task.state.not_in(TASK_END_STATES)).subquery()
+    unfinished = await session.scalar(select(func.count()).select_from(open_tasks))
+    if unfinished:
+        raise ConflictError(
+            f"tasks that have not ended: {unfinished}; cancel them first (POST /v1/tasks/{{id}}/cancel), then "
+            "try again"
+        )
+    learned = select(tables.RunTask.run_id).where(tables.RunTask.task_id.in_(which))
+    run_id = await session.scalar(
+        select(_run.id).where(_run.id.in_(learned), _run.state.in_(OPEN_RUNS)).order_by(_run.id).limit(1)
+    )
+    if run_id is not None:
+        raise ConflictError(
+            f"training run {run_id} is learning from it: cancel the run, or wait until it has ended, then "
+            "try again"
+        )
+
+
+async def erase_some(
+    session: AsyncSession, project_id: UUID, which: Select[UUID], actor: str, at_once: int
+) -> Erasure:
+    """Delete so many of the tasks with all that belongs to them, and audit it, without any of their content.
+
+    No task is left once this erases none. Raises ConflictError as `check_erasable`.
+    """
+    # A run records the tasks before it learns from them: it has done so by now, or will find that they are gone.
+    ids = (await session.scalars(which.order_by(_erasure_task.id).limit(at_once).with_for_update())).all()
+    if not ids:
+        return Erasure()
+    these = select(_erasure_task.id).where(in_array(_erasure_task.id, ids))
+    await check_erasable(session, these)
+    traces = await learning.traces(session, project_id, these)
+    written = select(_skill.id, _skill.name, _skill.version, _skill.state).where(in_array(_skill.task_id, ids))
+    skills = [WrittenSkill(*row) for row in await session.execute(written.order_by(_skill.rev))]
+    read = update(_run).where(in_array(_run.id, traces.readers), _run.state.not_in(OPEN_RUNS))
+    await session.execute(read.values(erased=True))
+    remembered = bool(skills or traces.runs)
+    detail = {
+        "tasks": len(ids),
+        "skills": [str(each.id) for each in skills],
+        "runs": [str(each.id) for each in traces.runs],
+        "releases": [each.number for each in traces.releases],
+    }
+    await audit.add(session, project_id, None, actor, AuditAction.TASKS_ERASED, msgspec.to_builtins(detail))
+    return Erasure(
+        tasks=await delete_tasks(session, project_id, these),
+        skills=skills,
+        runs=traces.runs,
+        releases=traces.releases,
+        retrain=_RETRAIN if remembered else "",
+    )
+
+
+def _joined(some: list[_Named], others: list[_Named]) -> list[_Named]:
+    """Each once."""
+    known = {each.id for each in some}
+    return some + [each for each in others if each.id not in known]

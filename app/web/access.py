@@ -1,12 +1,64 @@
-"""Limits on keys: failed ones of an address, and the requests of each. They count in this process only."""
+"""The key that a request came with, and the limits on keys. Every route under /v1 names the scope it needs in its
+`opt`.
+"""
 
 import ipaddress
+import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
 from hashlib import sha256
+from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
-from app.api.token_buckets import TokenBuckets
-from app.errors import LimitError
+import msgspec
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.base.errors import ForbiddenError, LimitError
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+ANY_KEY = ""  # the scope of routes that need a key with any scopes
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The key that a request was authenticated with."""
+
+    key_id: UUID
+    name: str
+    scopes: frozenset[str]
+    project_id: UUID | None  # None: all projects
+    has_ended: Callable[[], Awaitable[bool]]
+    """Whether the key was revoked since, or the session of the console has ended. One query; whatever answers for
+    long asks before each further part of the answer. False while the database does not answer.
+    """
+
+    @property
+    def actor(self) -> str:
+        """The name of this key in the audit log."""
+        return f"key {self.name}"
+
+    def allows(self, scope: str) -> bool:
+        return scope in self.scopes or "admin" in self.scopes or scope == ANY_KEY
+
+    def require(self, scope: str) -> None:
+        """Raises ForbiddenError."""
+        if not self.allows(scope):
+            raise ForbiddenError(f"this key lacks the scope {scope!r}; ask an administrator for a key that has it")
+
+    def sees(self, project_id: UUID) -> bool:
+        return self.project_id in (None, project_id)
+
+
+Caller: TypeAlias = NamedDependency[Access]
+Db: TypeAlias = NamedDependency[AsyncSession]
+
+
+async def provide_access(request: Request[Any, Any, Any]) -> Access:
+    access: Access = request.state["access"]
+    return access
+
 
 _KNOWN_KEYS = 10_000
 
@@ -69,3 +121,40 @@ def _limit_error(name: str, value: int, what: str, seconds: float) -> LimitError
     setting = f"SAGE_LIMIT_{name.upper()}"
     message = f"more than {value:,} {what} in a minute: wait {seconds:.0f} s, or raise {setting}"
     return LimitError(message, name=name, value=value, setting=setting, retry_after=seconds)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class TokenBuckets(Generic[K]):
+    """A bucket for each key, which holds the tokens of one minute. The least recently used ones are forgotten."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = 10_000) -> None:
+        self._clock = clock
+        self._size = size
+        self._buckets: OrderedDict[K, tuple[float, float]] = OrderedDict()  # tokens, and when there were so many
+
+    def wait(self, key: K, per_minute: int) -> float:
+        """The seconds until the bucket has a token; 0 if it has one."""
+        tokens, _ = self._filled(key, per_minute)
+        return max(0.0, (1 - tokens) * 60 / per_minute)
+
+    def take(self, key: K, per_minute: int) -> float:
+        """Take a token and return 0, or return the seconds until there is one."""
+        seconds = self.wait(key, per_minute)
+        if seconds == 0:
+            self.charge(key, per_minute)
+        return seconds
+
+    def charge(self, key: K, per_minute: int) -> None:
+        """Take a token even if there is none, which lengthens the wait by up to a minute."""
+        tokens, now = self._filled(key, per_minute)
+        self._buckets[key] = max(tokens - 1, -float(per_minute)), now
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self._size:
+            self._buckets.popitem(last=False)
+
+    def _filled(self, key: K, per_minute: int) -> tuple[float, float]:
+        now = self._clock()
+        tokens, since = self._buckets.get(key, (float(per_minute), now))
+        return min(float(per_minute), tokens + (now - since) * per_minute / 60), now

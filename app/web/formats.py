@@ -1,7 +1,11 @@
-"""Numbers and times as people read them."""
+"""Numbers and times as people read them, and files of numbers to download."""
 
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from litestar import Response
 from markupsafe import Markup
 
 _NOTHING = "-"
@@ -128,3 +132,31 @@ def _longest(seconds: int, parts: int) -> str:
         elif found:
             break
     return " ".join(found[:parts]) or "0 s"
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would carry these out
+
+
+def attachment(name: str, media_type: str, content: bytes) -> Response[bytes]:
+    """A file to keep. Its name must be plain."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def csv_file(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Response[str]:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows([[_plain(value) for value in row] for row in rows])
+    disposition = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return Response(text.getvalue(), media_type="text/csv", headers=disposition)
+
+
+def _plain(value: object) -> object:
+    """
+    >>> _plain("=1+1"), _plain(-1.5), _plain(None)
+    ("'=1+1", -1.5, '')
+    """
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return "" if value is None else value

@@ -1,22 +1,139 @@
-"""A form out of the type of some settings: its fields, what they hold now, and the change that was entered.
+"""Forms: what was entered, read into a value, or told field by field what is wrong with it.
 
-Fields of nested settings are named with a dot, `limits.queued_tasks`. What has no simple field is written as JSON.
+A form may be made out of the type of some settings. Fields of nested settings are named with a dot,
+`limits.queued_tasks`. What has no simple field is written as JSON.
 """
 
-import inspect
+import inspect as inspect_module
 import re
 import textwrap
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from litestar import Request
+from msgspec import inspect
 from msgspec import inspect as types
 
-from app.errors import InvalidError
-from app.field_docs import field_docs
-from app.records import Json
-from app.untrusted.json_text import JsonError, decode_json
+from app.base.errors import AppError, InvalidError
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import Json
+from app.web.openapi import field_docs
+
+T = TypeVar("T")
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<field>\w+)[^`]*`)?$", re.DOTALL)
+_LEADING = re.compile(r"^`?(?P<field>\w+)`?(?:: |=)(?P<what>.+)$", re.DOTALL)
+
+
+class Form(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """`value` is None if something is wrong: `errors` say what, by field, and `error` what belongs to none."""
+
+    values: Mapping[str, str] = {}  # as they were entered
+    value: T | None = None
+    errors: Mapping[str, str] = {}
+    error: str | None = None
+    status: int = 200  # of the page that shows it
+
+    def given(self) -> T:
+        """The value, for forms of which no page shows what is wrong beside the fields. Raises InvalidError."""
+        if self.value is None:
+            raise InvalidError(self.error or "; ".join(f"{name}: {what}" for name, what in self.errors.items()))
+        return self.value
+
+    def refused(self, error: AppError) -> "Form[T]":
+        """The same form, with what the server has against it, beside the field that its message begins with.
+
+        >>> Form(values={"url": "x"}).refused(AppError("url: not a URL")).errors
+        {'url': 'not a URL'}
+        >>> Form(values={}).refused(AppError("it is full")).error
+        'it is full'
+        """
+        found = _LEADING.match(str(error))
+        if found and found["field"] in self.values:
+            wrong = {found["field"]: found["what"]}
+            return msgspec.structs.replace(self, value=None, errors=wrong, status=error.status)
+        return msgspec.structs.replace(self, value=None, error=str(error), status=error.status)
+
+
+async def read_form(request: Request[Any, Any, Any], kind: type[T]) -> Form[T]:
+    """The form of a request as a struct. Fields that were left empty have their defaults."""
+    entered = await request.form()
+    return parse_form({name: value for name, value in entered.items() if isinstance(value, str)}, kind)
+
+
+def parse_form(values: Mapping[str, str], kind: type[T]) -> Form[T]:
+    """
+    >>> class Cup(msgspec.Struct):
+    ...     size: int
+    ...     tea: str = "green"
+    >>> parse_form({"size": "3", "tea": " "}, Cup).value
+    Cup(size=3, tea='green')
+    >>> parse_form({"size": "big"}, Cup).errors, parse_form({"tea": "black"}, Cup).errors
+    ({'size': 'enter a whole number'}, {'size': 'must be filled in'})
+    """
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+    values = {name: value.replace("\r\n", "\n") for name, value in values.items() if name in known}
+    given = {name: value for name, value in values.items() if value.strip()}
+    try:
+        return Form(values=values, value=msgspec.convert(given, kind, strict=False))
+    except msgspec.ValidationError as error:
+        field, what = _read(str(error))
+        if field is None:
+            return Form(values=values, error=what, status=400)
+        return Form(values={field: "", **values}, errors={field: readable(what, kind, field)}, status=400)
+
+
+def _read(message: str) -> tuple[str | None, str]:
+    missing = re.match(r"Object missing required field `(\w+)`", message)
+    if missing:
+        return missing[1], "must be filled in"
+    found = _PLACE.match(message)
+    assert found is not None
+    return found["field"], found["what"]
+
+
+_WORDS = (
+    (re.compile(r"expected `int`, got"), "enter a whole number"),
+    (re.compile(r"expected `float`, got"), "enter a number"),
+    (re.compile(r"expected `(?:int|float)` >= ([\d.e+-]+)"), r"must be at least \1"),
+    (re.compile(r"expected `(?:int|float)` <= ([\d.e+-]+)"), r"must be at most \1"),
+    (re.compile(r"expected `str` of length >= (\d+)"), r"needs at least \1 characters"),
+    (re.compile(r"expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
+    (re.compile(r"invalid enum value"), "choose one of the list"),
+)
+_PATTERN = "matching regex"
+
+
+def readable(message: str, kind: type[Any], field: str) -> str:
+    """
+    >>> from app.web.fields import Name; import msgspec
+    >>> class Cup(msgspec.Struct):
+    ...     name: Name
+    >>> readable("Expected `int`, got `str`", Cup, "name")
+    'enter a whole number'
+    >>> readable("Expected `str` matching regex '^a$'", Cup, "name")
+    '1 to 64 letters, digits, `_`, `.` or `-`; starts with a letter or digit'
+    >>> readable("Expected `int` >= 3", Cup, "name"), readable("`much` is wrong", Cup, "name")
+    ('must be at least 3', '`much` is wrong')
+    """
+    message = message[:1].lower() + message[1:]
+    if _PATTERN in message:
+        return _description(kind, field) or "has characters that are not permitted here"
+    for pattern, words in _WORDS:
+        if found := pattern.match(message):
+            return found.expand(words)
+    return message
+
+
+def _description(kind: type[Any], name: str) -> str:
+    """Of the field's type, as the REST API documents it."""
+    fields: Any = inspect.type_info(kind)
+    of_field = next((each.type for each in fields.fields if each.encode_name == name), None)
+    known = of_field.extra_json_schema or {} if isinstance(of_field, inspect.Metadata) else {}
+    return str(known.get("description", ""))
+
 
 _LONG = 1_000  # characters from which a text gets a larger field
 
@@ -194,7 +311,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[types.Field, ...]:
 def _sections(kind: type[Any]) -> dict[str, str]:
     """The last comment of the class above each field."""
     found, section = {}, ""
-    for line in textwrap.dedent(inspect.getsource(kind)).splitlines():
+    for line in textwrap.dedent(inspect_module.getsource(kind)).splitlines():
         if line.startswith("    # "):
             section = line.removeprefix("    # ")
         elif match := re.match(r"    (\w+): ", line):

@@ -1,9 +1,24 @@
-"""Convert Markdown to HTML, with an anchor for every heading and the plain text of every section."""
+"""The manual as web pages, served from this machine: no key, no script, nothing from elsewhere.
 
+The pages of `app/manual` are rendered once, from Markdown, and can be searched.
+"""
+
+import math
+import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from litestar import MediaType, Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery
+from litestar.router import Router
+from litestar.static_files import create_static_files_router
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
@@ -12,6 +27,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
+
+from app.base.errors import NotFoundError
 
 Resolve = Callable[[str], str | None]
 """The address that a link or an image of a page has when served; None for a file that is not."""
@@ -130,3 +147,233 @@ def _open_table(self: RendererHTML, tokens: Sequence[Token], place: int, options
 
 def _close_table(self: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, _: EnvType) -> str:
     return f"{self.renderToken(tokens, place, options, {})}</div>"
+
+
+_HEADING_WEIGHT = 4
+_PREFIX_WEIGHT = 0.3  # weight of a prefix match
+_K1, _B = 1.2, 0.75  # BM25, as Robertson and Zaragoza (2009) suggest
+_CONTEXT = 90  # characters on each side of the first hit
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A section in the index."""
+
+    page: str
+    title: str  # of its page
+    anchor: str
+    heading: str
+    text: str
+
+
+class SearchHit(msgspec.Struct, frozen=True):
+    entry: Entry
+    excerpt: Sequence[tuple[str, bool]]  # pieces of the text; True: matches the query
+
+
+class SearchIndex:
+    """Sections ranked by BM25 over heading and text. Words of the query also match as prefixes."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._counts = [_count(entry) for entry in entries]
+        self._mean = sum(map(Counter.total, self._counts)) / max(1, len(entries))
+
+    def find(self, query: str, limit: int = 20) -> list[SearchHit]:
+        """The sections with every word of the query, best first.
+
+        >>> first, second = Entry("a", "A", "x", "Swap", "It is loaded."), Entry("b", "B", "y", "Roll", "Swaps")
+        >>> index = SearchIndex([first, second])
+        >>> [each.entry.anchor for each in index.find("swap")]
+        ['x', 'y']
+        >>> index.find("loaded")[0].excerpt
+        [('It is ', False), ('loaded', True), ('.', False)]
+        """
+        words = _words(query)
+        if not words:
+            return []
+        scores = [self._score(words, counts) for counts in self._counts]
+        best = sorted((place for place, score in enumerate(scores) if score), key=lambda place: -scores[place])
+        return [
+            SearchHit(self._entries[place], _excerpt(self._entries[place].text, words)) for place in best[:limit]
+        ]
+
+    def _score(self, words: Sequence[str], counts: Counter[str]) -> float:
+        """0.0 if a word is missing."""
+        parts = []
+        for word in words:
+            here = _matches(word, counts)
+            if not here:
+                return 0.0
+            holders = sum(_matches(word, each) > 0 for each in self._counts)
+            rarity = math.log(1 + (len(self._entries) - holders + 0.5) / (holders + 0.5))
+            parts.append(rarity * here * (_K1 + 1) / (here + _K1 * (1 - _B + _B * counts.total() / self._mean)))
+        return sum(parts)
+
+
+def _words(text: str) -> list[str]:
+    """
+    >>> _words("POST /v1/tasks, max_turns")
+    ['post', 'v1', 'tasks', 'max', 'turns']
+    """
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def _count(entry: Entry) -> Counter[str]:
+    counts = Counter(_words(entry.text))
+    for word in _words(f"{entry.heading} {entry.title}"):
+        counts[word] += _HEADING_WEIGHT
+    return counts
+
+
+def _matches(word: str, counts: Counter[str]) -> float:
+    """Prefix matches count too: `swap` finds `swaps`."""
+    longer = sum(count for each, count in counts.items() if each != word and each.startswith(word))
+    return counts[word] + _PREFIX_WEIGHT * longer
+
+
+def _excerpt(text: str, words: Sequence[str]) -> list[tuple[str, bool]]:
+    pattern = re.compile("|".join(rf"(?<![^\W_]){re.escape(word)}[^\W_]*" for word in words), re.IGNORECASE)
+    first = pattern.search(text)
+    start = max(0, first.start() - _CONTEXT) if first else 0
+    end = (first.end() if first else 0) + _CONTEXT
+    shown = f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
+    pieces: list[tuple[str, bool]] = []
+    rest = 0
+    for match in pattern.finditer(shown):
+        pieces += [(shown[rest : match.start()], False), (match[0], True)]
+        rest = match.end()
+    return [piece for piece in [*pieces, (shown[rest:], False)] if piece[0]]
+
+
+ROOT = "/manual"
+DIRECTORY = Path(__file__).parent
+INDEX = "README"  # as code hosts show it for the folder
+_IMAGES = "images/"
+
+
+class ManualPage(msgspec.Struct, frozen=True):
+    name: str
+    path: str
+    html: str
+    sections: Sequence[Section]
+
+    @property
+    def title(self) -> str:
+        return self.sections[0].heading
+
+
+class Manual(msgspec.Struct, frozen=True):
+    """Pages by name, in the order in which the first page links to them."""
+
+    pages: Mapping[str, ManualPage]
+    index: SearchIndex
+
+
+@cache
+def load_manual() -> Manual:
+    """Read and render every page: a fraction of a second, at the first request."""
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in DIRECTORY.glob("*.md")}
+    order = sorted(sources, key=lambda name: (name != INDEX, sources[INDEX].find(f"]({name}.md)")))
+    pages = {name: _page(name, sources[name]) for name in order}
+    entries = [
+        Entry(page.path, page.title, section.anchor, section.heading, section.text)
+        for page in pages.values()
+        for section in page.sections
+    ]
+    return Manual(pages, SearchIndex(entries))
+
+
+def served_at(link: str) -> str | None:
+    """The address that a link of a page has when served; None for files that are only in the repository.
+
+    >>> served_at("tutorial.md#train"), served_at("README.md"), served_at("images/loop.svg")
+    ('/manual/tutorial#train', '/manual', '/manual/images/loop.svg')
+    >>> served_at("https://arxiv.org/abs/2512.17102"), served_at("#top"), served_at("../../trainer/gate.py")
+    ('https://arxiv.org/abs/2512.17102', '#top', None)
+    """
+    parts = urlsplit(link)
+    if parts.scheme or not parts.path:
+        return link
+    if parts.path.startswith(_IMAGES):
+        return posixpath.join(ROOT, parts.path)
+    if "/" in parts.path or not parts.path.endswith(".md"):
+        return None
+    path = _path(parts.path.removesuffix(".md"))
+    return f"{path}#{parts.fragment}" if parts.fragment else path
+
+
+def _path(name: str) -> str:
+    return ROOT if name == INDEX else f"{ROOT}/{name}"
+
+
+def _page(name: str, source: str) -> ManualPage:
+    document = render(source, served_at)
+    return ManualPage(name, _path(name), document.html, document.sections)
+
+
+_HERE = Path(__file__).parent
+_TEMPLATES = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+
+
+def page_html(manual: Manual, name: str) -> str:
+    """Raises KeyError for an unknown page."""
+    names = list(manual.pages)
+    place = names.index(name)
+    return _TEMPLATES.get_template("page.html").render(
+        manual=manual,
+        page=manual.pages[name],
+        query="",
+        previous=manual.pages[names[place - 1]] if place else None,
+        following=manual.pages[names[place + 1]] if place + 1 < len(names) else None,
+    )
+
+
+def search_html(manual: Manual, query: str) -> str:
+    found = manual.index.find(query)
+    return _TEMPLATES.get_template("search.html").render(manual=manual, page=None, query=query, found=found)
+
+
+@cache
+def stylesheet() -> str:
+    return styles() + (_HERE / "style.css").read_text(encoding="utf-8")
+
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@get(ROOT, include_in_schema=False, sync_to_thread=True)
+def show_index() -> Response[str]:
+    return _html(page_html(load_manual(), INDEX))
+
+
+@get(f"{ROOT}/{{name:str}}", include_in_schema=False, sync_to_thread=True)
+def show_page(name: FromPath[str]) -> Response[str]:
+    manual = load_manual()
+    if name not in manual.pages:
+        raise NotFoundError(f"the manual has no page {name!r}: {ROOT} lists them")
+    return _html(page_html(manual, name))
+
+
+@get(f"{ROOT}/search", include_in_schema=False, sync_to_thread=True)
+def search(q: FromQuery[str] = "") -> Response[str]:
+    return _html(search_html(load_manual(), q[:200]))
+
+
+@get(f"{ROOT}/style.css", include_in_schema=False, sync_to_thread=True)
+def show_styles() -> Response[str]:
+    return Response(stylesheet(), media_type="text/css")
+
+
+def manual_routes() -> list[Router | HTTPRouteHandler]:
+    images = create_static_files_router(
+        path=f"{ROOT}/images", directories=[DIRECTORY / "images"], include_in_schema=False, name="manual-images"
+    )
+    return [show_index, show_page, search, show_styles, images]
+
+
+def _html(text: str) -> Response[str]:
+    return Response(text, media_type=MediaType.HTML, headers=_HEADERS)

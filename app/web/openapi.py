@@ -1,7 +1,16 @@
-"""The OpenAPI document, and a page to read and try it. All scripts are served from here."""
+"""The OpenAPI document, and a page to read and try it. All scripts are served from here.
 
+What is written about a field in its type's source is read for this document and for forms: the docstring below
+it, or the comment behind it that begins with `#:`.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,8 +27,8 @@ from litestar.static_files import create_static_files_router
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
-from app.errors import SettingError
-from app.field_docs import field_docs
+from app.base.errors import SettingError
+from app.base.untrusted import syntax_tree
 
 _DESCRIPTION = """Give it tasks in natural language; it solves them by writing Python against your APIs, keeps the
 functions that worked as skills, and offers them to later tasks.
@@ -188,3 +197,32 @@ def _ui_directory() -> Path:
     if spec is None or spec.origin is None:
         raise SettingError("the package swagger-ui-py is missing: pip install swagger-ui-py")
     return Path(spec.origin).parent / "static"
+
+
+_COMMENTED = re.compile(r"    (\w+): .*?  #: (.+)")
+
+
+@cache
+def field_docs(kind: type) -> Mapping[str, str]:
+    """By field; those of the types that it extends, too. A field about which nothing is written is not in it."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if "__annotations__" in vars(each):
+            source = textwrap.dedent(inspect.getsource(each))
+            found |= dict(_comments(source)) | dict(_docstrings(source))
+    return found
+
+
+def _comments(source: str) -> Iterator[tuple[str, str]]:
+    for line in source.splitlines():
+        if match := _COMMENTED.fullmatch(line):
+            yield match[1], match[2]
+
+
+def _docstrings(source: str) -> Iterator[tuple[str, str]]:
+    (definition,) = syntax_tree(source).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                yield name, " ".join(text.split())

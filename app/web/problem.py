@@ -16,8 +16,7 @@ from psycopg.errors import DiskFull
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from app.db.database import is_lost_connection
-from app.errors import (
+from app.base.errors import (
     AppError,
     ConflictError,
     DatabaseError,
@@ -29,6 +28,7 @@ from app.errors import (
     first_line,
     public_text,
 )
+from app.db.database import is_lost_connection
 
 log = structlog.get_logger(__name__)
 

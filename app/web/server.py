@@ -1,21 +1,115 @@
-"""The HTTP protocol of the server: uvicorn's, with limits on how slowly and how often clients may connect.
+"""Serves the application on a socket, within limits on how slowly and how often clients may connect; and logs
+one line per request.
 
 uvicorn waits for a request without a limit of time, and an application sees a request only once its headers are
 complete, so the limits are here. They end with the request: a response may take its time, as event streams do.
 """
 
 import asyncio
+import re
+import resource
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Any
+from types import FrameType
+from typing import Any, cast
+from uuid import uuid4
 
 import msgspec
+import structlog
+import uvicorn
 from httptools import HttpParserError
+from litestar.datastructures import Headers, MutableScopeHeaders
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.api.problem import MEDIA_TYPE, error_name, problem_of
+from app.base.settings import Settings, networks_in
+from app.web.problem import MEDIA_TYPE, error_name, problem_of
+
+_SHUTDOWN_SECONDS = 3  # for open event streams to end
+_IDLE_SECONDS = 125  # longer than proxies keep connections: one that closes first answers a request with a reset
+_OTHER_FILES = 256  # of the process, besides connections
+
+
+class Shutdown:
+    """Whether this process was told to shut down."""
+
+    begun = False
+
+
+def serve(open_app: Callable[[Shutdown], Any], settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM. `open_app` makes the application."""
+    shutdown = Shutdown()
+    config = uvicorn.Config(partial(open_app, shutdown), factory=True, **server_options(settings))
+    config.load_app()
+    server = _Server(config, shutdown, settings.shutdown_delay_seconds)
+    with suppress(KeyboardInterrupt):  # raised again once it has stopped
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+class _Server(uvicorn.Server):
+    """After the first SIGINT or SIGTERM, serves on for some seconds, in which readiness is false."""
+
+    def __init__(self, config: uvicorn.Config, shutdown: Shutdown, delay: float) -> None:
+        super().__init__(config)
+        self._shutdown, self._delay, self._until = shutdown, delay, 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._shutdown.begun or not self._delay:
+            self._shutdown.begun = True
+            super().handle_exit(sig, frame)
+            return
+        self._shutdown.begun = True
+        self._until = time.monotonic() + self._delay
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._until and time.monotonic() >= self._until:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """The arguments of `uvicorn.run`, except the application."""
+    limits = ConnectionLimits(
+        header_seconds=settings.header_timeout_seconds,
+        body_seconds=settings.body_timeout_seconds,
+        connections=_allow_files(settings.max_connections),
+        connections_per_address=settings.max_connections_per_address,
+        proxies=tuple(networks_in(settings.trusted_proxies)),
+    )
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "http": cast("Any", partial(LimitedHttpProtocol, ConnectionCounter(limits))),
+        "ws": "none",
+        "log_level": settings.log_level,
+        "access_log": False,
+        "proxy_headers": bool(settings.trusted_proxies),
+        "forwarded_allow_ips": settings.trusted_proxies,
+        "timeout_graceful_shutdown": _SHUTDOWN_SECONDS,
+        "timeout_keep_alive": _IDLE_SECONDS,
+    }
+
+
+def _allow_files(connections: int) -> int:
+    """Have the system allow so many connections. Returns how many it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed, unlimited = connections + _OTHER_FILES, resource.RLIM_INFINITY
+    if soft != unlimited and soft < needed:
+        soft = needed if hard == unlimited else min(hard, needed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == unlimited else min(connections, soft - _OTHER_FILES)
+
 
 _VERSIONS = ("1.0", "1.1")  # the parser lets 0.9 and 2.0 pass too
 _MAX_HEADER_BYTES = 64 << 10
@@ -209,3 +303,40 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self._refused = True
         self._wait(_LINGER_SECONDS)  # closed with unread data, the connection would be reset, and the answer lost
+
+
+log = structlog.get_logger(__name__)
+
+_HEADER = "X-Request-ID"
+_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNLOGGED = {"/healthz", "/livez", "/readyz", "/metrics"}  # polled every few seconds
+
+
+def log_requests(app: ASGIApp) -> ASGIApp:
+    """A middleware. A valid X-Request-ID sent by the caller is kept."""
+
+    async def logged(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await app(scope, receive, send)
+            return
+        given = Headers.from_scope(scope).get(_HEADER, "")
+        request_id = given if _VALID_ID.fullmatch(given) else uuid4().hex
+        began = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableScopeHeaders.from_message(message)[_HEADER] = request_id
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await app(scope, receive, send_with_id)
+            finally:
+                if scope["path"] not in _UNLOGGED:
+                    took = round((time.perf_counter() - began) * 1000, 1)
+                    log.info("request", method=scope["method"], path=scope["path"], status=status, ms=took)
+
+    return logged

@@ -13,8 +13,8 @@ from litestar.response.sse import ServerSentEventMessage
 from litestar.status_codes import HTTP_204_NO_CONTENT
 from litestar.types import Receive, Scope, Send
 
-from app.api.access import Access
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
+from app.web.access import Access
 
 BATCH_SIZE = 500  # rows read by one query
 

@@ -15,9 +15,10 @@ from sqlalchemy import text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import embedded_postgres, projects, task_queue
+from app.db import postgres, task_queue
 from app.db.database import Database, autocommit, open_database
 from app.db.migrate import migrate
+from app.projects import store as projects
 from tests.bench.results_file import write_results
 
 _FILL = """
@@ -74,12 +75,12 @@ async def _measure(url: str, tasks: int, count: int) -> None:
 @click.option("--projects", "count", default=50)
 def main(tasks: int, count: int) -> None:
     with TemporaryDirectory(prefix="sage-bench-") as directory:
-        url = embedded_postgres.start(Path(directory) / "postgres")
+        url = postgres.start(Path(directory) / "postgres")
         try:
             migrate(url)
             asyncio.run(_measure(url, tasks, count))
         finally:
-            embedded_postgres.stop(Path(directory) / "postgres")
+            postgres.stop(Path(directory) / "postgres")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import embedded_postgres, releases, tables
+from app.base.values import BASE
+from app.db import postgres, releases, tables
 from app.db.migrate import migrate
 from app.db.tables import TASK_END_STATES
-from app.records import BASE
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.results_file import write_results
 from tests.console.console_server import ConsoleServer, console_server
@@ -169,12 +169,12 @@ async def _measure(
 def main(tasks: int, skills: int, count: int, pictures: Path | None) -> None:
     with TemporaryDirectory() as directory:
         database = Path(directory) / "postgres"
-        url = embedded_postgres.start(database)
+        url = postgres.start(database)
         try:
             migrate(url)
             asyncio.run(_measure(url, Path(directory), tasks, skills, count, pictures))
         finally:
-            embedded_postgres.stop(database)
+            postgres.stop(database)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import embedded_postgres, tasks, trajectories
+from app.base.values import Call, Stop, Turn
+from app.db import postgres, results, tasks
 from app.db.migrate import migrate
 from app.db.tables import TaskState
-from app.records import Call, Stop, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.bench.results_file import write_results
 from tests.emptied_database import emptied_database
@@ -56,7 +56,7 @@ async def _fill(api: ApiApp, count: int) -> None:
             for row in await tasks.submit_all(session, new):
                 row.state, row.score, row.stop = TaskState.DONE, 1.0, Stop.COMPLETED
                 record = msgspec.structs.replace(trajectory_of(row, *[_TURN] * _TURNS), profile="compact")
-                await trajectories.save(session, row.project_id, record)
+                await results.save(session, row.project_id, record)
 
 
 @asynccontextmanager
@@ -126,12 +126,12 @@ async def _one_by_one(client: httpx.AsyncClient) -> float:
 @click.option("--tasks", "count", default=10_000)
 def main(count: int) -> None:
     with TemporaryDirectory(prefix="sage-bench-") as directory:
-        url = embedded_postgres.start(Path(directory) / "postgres")
+        url = postgres.start(Path(directory) / "postgres")
         try:
             migrate(url)
             figures = asyncio.run(_measure(url, Path(directory), count))
         finally:
-            embedded_postgres.stop(Path(directory) / "postgres")
+            postgres.stop(Path(directory) / "postgres")
     print(figures)
     write_results("export", figures)
 

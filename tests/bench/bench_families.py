@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from app.records import Task
+from app.base.values import Task
 from trainer.rewards import Conduct, infer_scenarios
 from trainer.worlds.office import solution
 from trainer.worlds.office.apps import Site

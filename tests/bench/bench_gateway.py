@@ -13,8 +13,8 @@ import httpx
 from app.apis.api_documents import parse_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import Catalog
+from app.base.values import Json
 from app.gateway.gateway import Gateway
-from app.records import Json
 
 _CALLS = 3000
 _ROUNDS = 3

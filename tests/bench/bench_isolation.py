@@ -25,10 +25,12 @@ import msgspec
 import uvicorn
 from litestar import Litestar
 
-from app.db import embedded_postgres, keys, projects
+from app.db import postgres
 from app.db.database import open_database
 from app.db.migrate import migrate
 from app.machine.supervise import ChildProcess, Supervisor
+from app.projects import keys
+from app.projects import store as projects
 from tests.bench.isolation_attacks import Attack, attacks, hostile_services
 from tests.bench.results_file import write_results
 from tests.encryption_keys import TEST_KEYS
@@ -170,8 +172,8 @@ async def open_stage(directory: Path, codes: dict[str, str], runners: int) -> As
     [port] = free_ports(1)
     database = directory / "postgres"
     async with AsyncExitStack() as stack:
-        url = embedded_postgres.start(database)
-        stack.callback(embedded_postgres.stop, database)
+        url = postgres.start(database)
+        stack.callback(postgres.stop, database)
         migrate(url)
         ledger = Ledger()
         engine = ScriptedEngine(byte_tokenizer(directory / "model"), script=script)

@@ -19,7 +19,7 @@ from sqlalchemy import event, text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import embedded_postgres, events, tasks
+from app.db import postgres, results, tasks
 from app.db.database import Database, open_database
 from app.db.migrate import migrate
 from tests.bench.results_file import write_results
@@ -75,7 +75,7 @@ async def _elsewhere(database: Database, rows: int) -> dict[str, Callable[[], Li
 
     def any_events() -> Listing:
         task_id = random.choice(ids)
-        return lambda session: events.after(session, task_id)
+        return lambda session: results.after(session, task_id)
 
     return {"tasks of a project, any page": any_page, "events of a task": any_events}
 
@@ -135,12 +135,12 @@ async def _measure(url: str, rows: int, repeats: int) -> dict[str, Any]:
 def measure(rows: int, repeats: int = 100) -> dict[str, Any]:
     """The times of each listing over so many tasks, in a PostgreSQL of its own."""
     with TemporaryDirectory(prefix="sage-bench-") as directory:
-        url = embedded_postgres.start(Path(directory) / "postgres")
+        url = postgres.start(Path(directory) / "postgres")
         try:
             migrate(url)
             return asyncio.run(_measure(url, rows, repeats))
         finally:
-            embedded_postgres.stop(Path(directory) / "postgres")
+            postgres.stop(Path(directory) / "postgres")
 
 
 @click.command()

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import embedded_postgres
+from app.db import postgres
 from app.db.migrate import migrate
 from tests.bench.results_file import write_results
 
@@ -88,7 +88,7 @@ def _measure(connection: Connection) -> dict[str, float]:
 @click.option("--months", default=24)
 def main(tasks: int, months: int) -> None:
     with TemporaryDirectory(prefix="sage-bench-") as directory:
-        url = embedded_postgres.start(Path(directory) / "postgres")
+        url = postgres.start(Path(directory) / "postgres")
         try:
             migrate(url)
             engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
@@ -100,7 +100,7 @@ def main(tasks: int, months: int) -> None:
                 _partition(connection, months)
                 figures["partitions"] = _measure(connection)
         finally:
-            embedded_postgres.stop(Path(directory) / "postgres")
+            postgres.stop(Path(directory) / "postgres")
     print(figures)
     write_results("partitions", figures)
 

@@ -17,7 +17,7 @@ import click
 import msgspec
 from litestar import Litestar, get
 
-from app.records import Json
+from app.base.values import Json
 from tests.bench.bench_isolation import Phase, Stage, listening, open_stage
 from tests.bench.results_file import write_results
 

@@ -23,10 +23,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from app.db import embedded_postgres, projects
+from app.db import postgres
 from app.db.database import open_database
 from app.db.migrate import migrate
 from app.db.skills import NewSkill, add
+from app.projects import store as projects
 from tests.bench import synthetic_skills
 from tests.bench.results_file import write_results
 
@@ -88,12 +89,12 @@ def measure(count: int, tree: Path = _ROOT) -> dict[str, Any]:
 @contextmanager
 def _postgres(directory: Path) -> Iterator[str]:
     directory.mkdir()
-    url = embedded_postgres.start(directory)
+    url = postgres.start(directory)
     try:
         migrate(url)
         yield url
     finally:
-        embedded_postgres.stop(directory)
+        postgres.stop(directory)
 
 
 async def _project(url: str) -> UUID:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter
 
-from app.records import Json
+from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from app.sandbox.session import ForkedSession

@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.plugins import registry
+from app.base import plugins
 from tests.bench.results_file import write_results
 from trainer.sage.advantages import center
 from trainer.sage.reward import ChainStep, RewardRule, with_use_values
@@ -58,7 +58,7 @@ def advantages(choices: Sequence[Choice], rule: RewardRule) -> list[float]:
 
 def train(rng: np.random.Generator, reward: str, group: int, ratio: float) -> float:
     """The share of use at the end."""
-    rule: RewardRule = registry.load("sage.rewards", reward)
+    rule: RewardRule = plugins.load("sage.rewards", reward)
     log_odds = 0.0
     for _ in range(_UPDATES):
         use = float(1 / (1 + np.exp(-log_odds)))

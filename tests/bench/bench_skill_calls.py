@@ -21,8 +21,8 @@ import click
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.values import Json, Trajectory
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Json, Trajectory
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Sandbox, SessionLimits

@@ -17,7 +17,7 @@ import click
 import httpx
 from sqlalchemy import text
 
-from app.loop import Loop
+from app.base.loop import Loop
 from tests.bench.process_figures import disk_mb, slope, usage_of
 from tests.bench.results_file import write_results
 from tests.chaos_deployment import Deployment, deployed

@@ -20,12 +20,14 @@ import click
 import msgspec
 import numpy as np
 
-from app.db import adapters, audit, embedded_postgres, projects, releases, tables
+from app.db import adapters, postgres, releases, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.engine.client import HttpEngine
 from app.hot_swap.loader import AdapterLoader
 from app.hot_swap.swap_report import SwapReport
+from app.projects import audit
+from app.projects import store as projects
 from app.release.promote import Promoter
 from tests.bench.results_file import write_results
 from tests.vllm.adapters import make_adapter
@@ -63,8 +65,8 @@ def main(replicas: int, streams: int, swaps: int, every: float) -> None:
         for server in servers:
             stack.callback(server.stop)
         versions = [make_adapter(directory / "adapters", seed) for seed in range(swaps + 1)]
-        database_url = embedded_postgres.start(directory / "postgres")
-        stack.callback(embedded_postgres.stop, directory / "postgres")
+        database_url = postgres.start(directory / "postgres")
+        stack.callback(postgres.stop, directory / "postgres")
         migrate(database_url)
         urls = [server.wait().url for server in servers]
         asyncio.run(_measure(urls, database_url, versions, streams, every))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.records import Use
+from app.base.values import Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Observation, Session, SessionLimits
 from app.sandbox.session import DEFINED

@@ -30,10 +30,10 @@ import httpx
 import msgspec
 from tqdm import tqdm
 
+from app.base.errors import AppError
+from app.base.processes import check_port
 from app.client.options import server_options
 from app.client.server import SageClient
-from app.errors import AppError
-from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.watch_run import watch_run

@@ -22,10 +22,10 @@ from typing import Any
 import click
 import httpx
 
+from app.base.errors import AppError
+from app.base.processes import check_port
 from app.client.options import server_options
 from app.client.server import SageClient
-from app.errors import AppError
-from app.ports import check_port
 from tests.bench.other_server import OtherServer, OtherTask, S
 from tests.bench.record_tasks import KINTO
 from tests.bench.watch_tasks import CHANGEDETECTION

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.settings import Settings
+from app.base.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-chart" / "bin" / "python"

@@ -11,15 +11,16 @@ import httpx
 from playwright.async_api import BrowserContext
 from sqlalchemy import update
 
-from app.api.http_server import Shutdown
-from app.db import keys, releases, sign_ins, tables
+from app.base.settings import Settings
+from app.base.values import BASE
+from app.db import releases, tables
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
 from app.machine.health import readiness_checks
 from app.machine.routes import ReadinessCheck
-from app.records import BASE
+from app.projects import keys
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
+from app.web.server import Shutdown
 from tests.api_app import ApiApp, open_api_app
 from tests.console.taught_policy import TaughtPolicy
 from tests.encryption_keys import TEST_KEYS
@@ -45,7 +46,7 @@ class Console:
         """The secret of a new session of a key with these scopes."""
         async with self.api.sessions.begin() as session:
             key, _ = await keys.create(session, "ann", scopes or ["admin"], project_id)
-            return await sign_ins.begin(session, key.id)
+            return await keys.begin(session, key.id)
 
     async def sign_in(self, context: BrowserContext, *scopes: str, project_id: UUID | None = None) -> None:
         """Give a browser the cookie of such a session."""

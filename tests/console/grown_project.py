@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, tables
+from app.base.values import Json, Stop
+from app.db import queries, tables
 from app.db.tables import ReleaseState
-from app.records import Json, Stop
 from tests.console.grown_releases import grow_releases
 from tests.console.grown_runs import grow_examination, grow_runs
 from tests.console.grown_skills import GrownSkill, grow_skills
@@ -36,7 +36,7 @@ class GrownProject:
 async def grow(session: AsyncSession, project: tables.Project) -> GrownProject:
     """The caller commits."""
     chance = Random(7)
-    now = await clock.now(session)
+    now = await queries.now(session)
     runs = await grow_runs(session, project.id, now, chance)
     releases = await grow_releases(session, project.id, now, runs["done"], chance)
     runs["examined"] = await grow_examination(session, project.id, releases[:3], now)

@@ -9,12 +9,12 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import apis, evaluations, exams, releases, tables
 from app.db.canaries import CanaryShare
 from app.db.evaluations import NewEvaluation
 from app.db.exams import NewExamTask
 from app.db.tables import AuditAction, ExamSource, ReleaseState
-from app.records import Json
 from tests.ledger import Ledger
 from trainer.evaluation.gate_decision import decide
 from trainer.evaluation.metrics import TaskResult

@@ -9,9 +9,9 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json, RunPart
 from app.db import run_queue, runs, schedules, tables
 from app.db.tables import RunState
-from app.records import Json, RunPart
 from app.run_settings import RunKind, RunSettings
 
 _STEPS = 24

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.values import Json
 from app.db import tables
 from app.db.tables import SkillState
-from app.records import Json
 
 _VERBS = ("archive", "count", "forward", "find", "label", "list", "move", "sum", "close", "export")
 _THINGS = ("mails", "invoices", "notes", "orders", "tickets", "files", "meetings", "contacts", "payments", "books")

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from playwright.async_api import BrowserContext, expect
 
-from app.db import keys
+from app.base.files import write_admin_key
+from app.base.settings import Settings
 from app.machine.up import console_link
-from app.security.admin_key_file import write_admin_key
-from app.settings import Settings
+from app.projects import keys
 from tests.console.conftest import CheckPage, open_console
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import PageWatch, check_everywhere

@@ -7,8 +7,9 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
-from app.db import runners, tables, webhooks
+from app.db import runners, tables
 from app.db.tables import DeliveryState
+from app.projects import webhooks
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Browser, expect
 
-from app.console.navigation import NAVIGATION
+from app.web.pages import NAVIGATION
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
+from app.base.errors import AdapterError
 from app.db import releases
 from app.db.tables import ReleaseState
-from app.errors import AdapterError
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 

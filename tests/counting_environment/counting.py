@@ -10,7 +10,7 @@ from uuid import NAMESPACE_URL, uuid5
 import httpx
 
 from app.apis.catalog import Catalog
-from app.records import Task, Trajectory
+from app.base.values import Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 
 CHARACTERS = {"train": string.ascii_lowercase, "validation": string.ascii_uppercase, "test": string.digits}

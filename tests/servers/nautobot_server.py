@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from app.db import embedded_postgres
+from app.db import postgres
 from tests.broker_servers import redis_server
 from tests.processes import free_ports
 from tests.servers.installed import CACHE, pinned, python_server
@@ -97,11 +97,11 @@ class _Run(NamedTuple):
 @contextmanager
 def _postgres(directory: Path) -> Iterator[str]:
     """The directory of its socket."""
-    url = make_url(embedded_postgres.start(directory))
+    url = make_url(postgres.start(directory))
     try:
         yield str(url.query["host"])
     finally:
-        embedded_postgres.stop(directory)
+        postgres.stop(directory)
 
 
 def _execute(host: str, statement: str, *names: str) -> list[tuple[object, ...]]:

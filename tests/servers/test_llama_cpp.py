@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.base.errors import EngineRefusalError
 from app.engine.hosted.client import Abilities, OpenAiChatModel
 from app.engine.hosted.probe import probe
 from app.engine.tokenizer import Message
-from app.errors import EngineRefusalError
 from tests.processes import free_ports
 from tests.servers.installed import python_server
 from tests.servers.server_process import server_process

@@ -14,9 +14,9 @@ import pytest
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
 from app.apis.naming import place_of
+from app.base.values import Json
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.records import Json
 from tests.recording_server import Received, RecordingServer, recording_server
 from tests.servers.packaged_documents import Packaged, read_packaged
 from tests.servers.tried_row import PAGE

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from app.agent.limits import RolloutLimits
-from app.db import trajectories
+from app.base.values import Trajectory
+from app.db import results
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.gateway.http_client import open_client
-from app.records import Trajectory
 from app.sandbox.protocol import Sandbox
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
@@ -83,7 +83,7 @@ class TriedApi:
             task_id = await self.project.submit(step or "try it")
             task = await self.project.ended(task_id, _TASK_SECONDS)
         async with self.project.sessions() as session:
-            trajectory = self.trajectory = await trajectories.of_task(session, task_id)
+            trajectory = self.trajectory = await results.of_task(session, task_id)
         observed = "\n".join(turn.observation for turn in trajectory.turns)
         assert (task.state, task.stop) == (TaskState.DONE, "completed"), f"{task.failure}\n{observed}"
         assert {turn.outcome for turn in trajectory.turns} == {"ok"}, observed

@@ -35,4 +35,4 @@ def install_next_version(patch: pytest.MonkeyPatch, folder: Path, more: str = ""
     (newer / "versions" / "9999_motto.py").write_text(_MIGRATION.format(parent=parent, more=more))
     patch.setattr(migrate, "_MIGRATIONS", newer)
     patch.setattr(migrate, "revisions", migrate.revisions.__wrapped__)  # which remembers those of before
-    patch.setattr("app.db.table_copy.revisions", migrate.revisions)
+    patch.setattr("app.db.migrate.revisions", migrate.revisions)

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, NullPool, create_engine, make_url, text
 
-from app.db import embedded_postgres
+from app.base.errors import DatabaseError
+from app.db import postgres
 from app.db.database import full_url
 from app.db.migrate import migrate
-from app.errors import DatabaseError
 
 RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
 _MEMORY = Path("/dev/shm")  # files that come and go cost a file system more than most queries do
@@ -29,7 +29,7 @@ def start() -> str:
     if given:
         return full_url(given)
     _remove_left()
-    url = embedded_postgres.start(_DIRECTORY)
+    url = postgres.start(_DIRECTORY)
     with _connection(url) as connection:
         for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # durability is not needed
             connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
@@ -43,7 +43,7 @@ def stop() -> None:
         with _connection(full_url(given)) as connection:
             connection.execute(text(f"DROP DATABASE IF EXISTS {_MIGRATED}"))
     else:
-        embedded_postgres.stop(_DIRECTORY)
+        postgres.stop(_DIRECTORY)
         shutil.rmtree(_DIRECTORY.parent, ignore_errors=True)
 
 
@@ -52,7 +52,7 @@ def _remove_left() -> None:
     for left in _PARENT.glob("sage-test-*"):
         if not Path("/proc", left.name.rpartition("-")[2]).exists():
             with suppress(DatabaseError):
-                embedded_postgres.stop(left / "postgres")
+                postgres.stop(left / "postgres")
             shutil.rmtree(left, ignore_errors=True)
 
 

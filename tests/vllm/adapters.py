@@ -10,8 +10,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from app.base.model_catalog import SEED
+from app.base.settings import Settings
 from app.engine.adapter_files import WEIGHTS, content_hash
-from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
 from trainer.learning.adapter import PublishedAdapter, publish, with_lora

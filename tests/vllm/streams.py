@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from app.base.errors import AppError
 from app.engine.protocol import Completion
-from app.errors import AppError
 from app.hot_swap.loader import AdapterLoader
 from tests.vllm.live_requests import off_by, random_prompt, sampling
 from trainer.learning.adapter import PublishedAdapter

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.base.errors import SettingError
 from app.engine.client import HttpEngine
 from app.engine.replica import ServerRequirements
-from app.errors import SettingError
 from tests.vllm.adapters import RANK
 from tests.vllm.conftest import Servers
 from tests.vllm.server import SEED_POLICY, SLOTS, WITH_LORA, VllmServer

@@ -2,10 +2,10 @@
 
 import pytest
 
+from app.base.errors import EngineRefusalError
 from app.engine.hosted.client import Abilities, OpenAiChatModel
 from app.engine.hosted.probe import probe
 from app.engine.tokenizer import Message
-from app.errors import EngineRefusalError
 from tests.vllm.conftest import Servers
 
 ASKED = [Message("user", "archive every one of my mails from iris")]

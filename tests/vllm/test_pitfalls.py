@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.base.errors import AdapterError
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.adapter_files import WEIGHTS
@@ -19,7 +20,6 @@ from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
 from app.engine.protocol import RetryingEngine
 from app.engine.vllm import NonFiniteError
-from app.errors import AdapterError
 from tests.vllm.adapters import (
     Weights,
     blown_up,

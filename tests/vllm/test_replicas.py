@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.base.errors import AdapterError
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
-from app.errors import AdapterError
 from tests.vllm.adapters import make_adapter
 from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, random_prompt, sampling, spoken, until

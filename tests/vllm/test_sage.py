@@ -5,12 +5,12 @@ from pathlib import Path
 import httpx
 
 from app.base.model_catalog import SEED
-from app.db import audit
+from app.base.settings import Settings
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.engine.client import HttpEngine
+from app.projects import audit
 from app.release.promote import Promoter
-from app.settings import Settings
 from tests.training_project import ProgressRecorder, TrainingProject
 from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, sampling, spoken

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from app.base.errors import EngineError, SettingError
 from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
 from app.engine.protocol import Completion
-from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter
 from tests.vllm.live_requests import random_prompt, sampling
 from tests.vllm.server import WITH_LORA, VllmServer

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from app.base.errors import AdapterError
 from app.db.database import Sessions
 from app.engine.client import HttpEngine
-from app.errors import AdapterError
 from app.hot_swap.loader import AdapterLoader
 from tests.vllm.loader_setup import open_loader
 from tests.vllm.streams import Streams

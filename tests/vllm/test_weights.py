@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from app.base.errors import EngineRefusalError
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion
-from app.errors import EngineRefusalError
 from tests.vllm.live_requests import off_by, random_prompt, sampling, spoken
 from tests.vllm.server import SLOTS
 from trainer.learning.adapter import PublishedAdapter

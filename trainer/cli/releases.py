@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.base.settings import Settings
 from app.client.activation_text import activation_lines
 from app.client.options import project_option, server_command
 from app.client.release_lookup import release_id
-from app.settings import Settings
 from trainer.cli.tables import RELEASES, release_evidence
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from uuid import UUID
 import click
 import msgspec
 
+from app.base.errors import InvalidError
 from app.client.options import project_option, server_command
-from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings, read_settings
 from trainer.cli.tables import show_result
 

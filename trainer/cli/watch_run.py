@@ -6,8 +6,8 @@ from uuid import UUID
 import click
 from tqdm import tqdm
 
+from app.base.errors import AppError
 from app.client.server import SageClient
-from app.errors import AppError
 
 _SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # shown next to the bar, where a step has them
 _QUIET = "no signal: all rollouts of every group had the same reward"

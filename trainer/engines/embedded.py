@@ -18,12 +18,12 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
+from app.base.errors import EngineError, EngineRefusalError, ModelError
+from app.base.processes import python_module
+from app.base.settings import EngineDtype
 from app.engine.protocol import Completion, Sampling, Vector
 from app.engine.replica import RecentPrefixes, ReplicaLoad, choose_replica, hash_blocks
-from app.errors import EngineError, EngineRefusalError, ModelError
 from app.model_server.embeddings import EmbeddingModel
-from app.python_process import python_module
-from app.settings import EngineDtype
 
 _LENGTH_BYTES = 4
 

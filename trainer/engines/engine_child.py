@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import torch
 
+from app.base.errors import AppError, ModelError
 from app.engine.protocol import Completion
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError, ModelError
 from app.model_server.api import CompletionRequest, EngineService, LoadAdapterRequest
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.device import resolve_dtype

@@ -19,13 +19,11 @@ import httpx
 import msgspec
 import structlog
 
+from app.base.errors import EngineError, EngineRefusalError, SettingError, first_line
+from app.base.processes import end_with_parent, python_module
+from app.base.settings import Settings, urls_in
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
-from app.errors import EngineError, EngineRefusalError, SettingError, first_line
-from app.parent_death import end_with_parent
-from app.python_process import python_module
-from app.setting_lists import urls_in
-from app.settings import Settings
 
 log = structlog.get_logger(__name__)
 

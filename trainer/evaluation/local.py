@@ -16,10 +16,10 @@ import structlog
 
 from app.agent.prompt_profiles import adapter_profile
 from app.agent.rollout_loop import Agent, hosted_agent
+from app.base.errors import EngineError, EngineRefusalError, InvalidError
+from app.base.settings import Settings
+from app.base.values import BASE, Json, Policy, Trajectory, hosted_id
 from app.engine.protocol import OpenHosted
-from app.errors import EngineError, EngineRefusalError, InvalidError
-from app.records import BASE, Json, Policy, Trajectory, hosted_id
-from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.evaluation.gate_decision import power_in_words

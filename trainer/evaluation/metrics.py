@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 
 Floats = NDArray[np.float64]
 _TAIL = 0.025  # on each side of an interval

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import httpx
 import msgspec
 
-from app.errors import AppError, first_line
+from app.base.errors import AppError, first_line
 from trainer.environment import Split
 from trainer.evaluation.metrics import TaskResult
 

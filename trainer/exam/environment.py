@@ -15,10 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import InvalidError
-from app.project.holdout import OWN_WORK, SET, kind_of, sets_of
-from app.records import Json, Policy, Stop, Task, Trajectory
-from app.score_source import GOOD
+from app.base.errors import InvalidError
+from app.base.values import GOOD, Json, Policy, Stop, Task, Trajectory
+from app.projects.settings import OWN_WORK, SET, kind_of, sets_of
 from trainer.environment import Scenario, Split, Verdict, World
 
 Ground: TypeAlias = Literal["recorded", "staging", "live"]

@@ -23,12 +23,13 @@ from app.apis.address import service
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
 from app.apis.reachable import CalledServers, refuse_production
+from app.base.errors import HostError, InvalidError, StagingError
+from app.base.values import GOOD, Call, Stop, Task, Trajectory
 from app.credentials.credential import Credential, checked
 from app.credentials.static_credentials import StaticCredentials
 from app.credentials.stored_credentials import StoredCredentials
-from app.db.advisory_locks import staging_lock
 from app.db.database import Sessions
-from app.errors import HostError, InvalidError, StagingError
+from app.db.lease import staging_lock
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.callers import Caller
 from app.gateway.certificates import Certificates
@@ -39,17 +40,13 @@ from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, read_commands
 from app.gateway.own_services import OwnServices
 from app.gateway.recorded_calls import CallKey, RecordedCalls, call_key
-from app.project.project_settings import ProjectSettings
-from app.project.signed_post import PostError, SignedPost, post, status_problem
-from app.project.staging import StagingApi, StagingCredential
-from app.project.webhook import signing_key
-from app.records import Call, Stop, Task, Trajectory
+from app.projects.settings import ProjectSettings, StagingApi, StagingCredential, signing_key
+from app.projects.webhooks import PostError, SignedPost, post, status_problem
 from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
-from app.score_source import GOOD
 from trainer.environment import Verdict
 from trainer.exam.environment import ExamItem, Ground, Trials, verdict_of
 from trainer.run_job import Job

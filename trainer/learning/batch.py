@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from app.records import Trajectory, Turn
+from app.base.values import Trajectory, Turn
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import Terms, kl_estimate, token_weight, truncated_importance
 

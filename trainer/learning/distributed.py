@@ -25,7 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 
-from app.errors import AppError, InvalidError, first_line
+from app.base.errors import AppError, InvalidError, first_line
 
 log = structlog.get_logger(__name__)
 

@@ -23,9 +23,9 @@ from peft import PeftModel
 from torch import Tensor
 from torch.distributed import DistError
 
-from app.errors import InvalidError
-from app.parent_death import exit_with_parent
-from app.records import Probe
+from app.base.errors import InvalidError
+from app.base.processes import exit_with_parent
+from app.base.values import Probe
 from app.run_settings import RunSettings
 from trainer.learning import distributed
 from trainer.learning.adapter import attach_lora, initial_weights, with_lora

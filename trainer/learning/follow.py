@@ -25,9 +25,9 @@ import msgspec
 import structlog
 
 from app.adapters.store import AdapterStore
-from app.errors import AppError, InvalidError
-from app.parent_death import exit_with_parent
-from app.settings import Settings
+from app.base.errors import AppError, InvalidError
+from app.base.processes import exit_with_parent
+from app.base.settings import Settings
 from trainer.learning.distributed import LOST, LearnerLostError, Rank, Rendezvous, find, heartbeat, parse_address
 from trainer.learning.distributed_learner import LearnerSpec, report_lost, run_follower
 from trainer.learning.model import pick_device

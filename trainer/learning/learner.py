@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
-from app.errors import InvalidError
-from app.records import Json, Probe
+from app.base.errors import InvalidError
+from app.base.values import Json, Probe
 from app.run_settings import RunKind, RunSettings
 from trainer.learning.adapter import LogprobModel, PublishedAdapter, lora_weights, make_probe, write_adapter
 from trainer.learning.batch import Batch, MicroBatch, TrainingSample, divide, training_samples

@@ -34,10 +34,10 @@ from transformers import (
 from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.liger import apply_liger_kernel
 
+from app.base.errors import InvalidError, ModelError, StorageError, first_line
+from app.base.files import publish
 from app.engine.memory import trained_needs
-from app.errors import InvalidError, ModelError, StorageError, first_line
 from app.model_server.device import check_memory, has_own_memory, report_exhaustion, resolve_dtype
-from app.publish import publish
 from trainer.learning.batch import Batch, Sample, pad
 
 _LOSSES = {"cross_entropy": False, "fused_linear_cross_entropy": False}  # ours scores sampled tokens only

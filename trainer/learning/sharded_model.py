@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from app.errors import InvalidError, ModelError, first_line
+from app.base.errors import InvalidError, ModelError, first_line
 from trainer.learning.model import attention_of, prepare_output_layer, register, use_liger
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"

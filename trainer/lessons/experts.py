@@ -22,10 +22,10 @@ from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
+from app.base.errors import InvalidError
+from app.base.values import Offer, Policy, Task, Turn
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer, after_thought
-from app.errors import InvalidError
-from app.records import Offer, Policy, Task, Turn
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
 from trainer.lessons.program import Program

@@ -16,15 +16,15 @@ from app.apis.catalog import Operation
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.presentation import present
+from app.base.errors import ApiDocumentError, InvalidError
+from app.base.values import Json, Task
 from app.db import apis, manifests
 from app.db.database import Sessions, reading
 from app.db.tables import PracticeSource
-from app.errors import ApiDocumentError, InvalidError
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.own_services import OwnServices
-from app.project.project_settings import ProjectSettings
-from app.records import Json, Task
+from app.projects.settings import ProjectSettings
 from app.release import manifest
 from app.release.real_reads import RealApi, read_real_api
 from app.release.tool_documents import ApiDocument

@@ -7,7 +7,7 @@ import msgspec
 
 from app.apis.double.model import Model
 from app.apis.double.state import Record, State, changes
-from app.records import Json
+from app.base.values import Json
 from trainer.environment import Verdict
 
 Place = tuple[str, tuple[str, ...]]

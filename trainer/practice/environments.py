@@ -34,9 +34,9 @@ from app.apis.double.service import Double, Options
 from app.apis.double.shapes import flat, value_at
 from app.apis.double.state import TOP, Record, State
 from app.apis.presentation import AS_WRITTEN, Presentation, present
-from app.errors import InvalidError, NotFoundError
+from app.base.errors import InvalidError, NotFoundError
+from app.base.values import Call, Json, Stop, Task, Trajectory
 from app.gateway.gateway import Gateway
-from app.records import Call, Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
 from trainer.practice.forms import By, Form, Goal, Reach, all_forms, contrasts, likelihood, reaches

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from app.apis.double.model import Modelled
 from app.apis.double.shapes import fields_of, flat
-from app.records import Offer
+from app.base.values import Offer
 from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.lessons.program import Program
 from trainer.practice.environments import Plan, PracticeEnvironment

@@ -20,8 +20,8 @@ from app.apis.double.queries import Filter
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, item_shape, kind_of, plain
 from app.apis.words import split_words
-from app.records import Json
-from app.security.secret_values import is_telling
+from app.base.secrets import is_telling
+from app.base.values import Json
 
 Goal: TypeAlias = Literal[
     "count",

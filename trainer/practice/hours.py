@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.records import Json
+from app.base.values import Json
 from app.run_settings import MIN_SCENARIOS
 from trainer.atomic_write import write_atomically
 from trainer.run_job import RunProgress

@@ -28,17 +28,16 @@ from msgspec.structs import replace as structs_replace
 
 from app.agent.prompt_profiles import choose_profile
 from app.apis.builtin import with_builtins
+from app.base.errors import InvalidError
+from app.base.values import GOOD, Json
 from app.db import skill_moves, training_data
 from app.db.database import Sessions, reading
 from app.db.skills import NewSkill
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
-from app.records import Json
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.run_settings import RunKind, practised_api
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.score_source import GOOD
 from app.skills.admission import admit, stored_manifest
 from app.skills.extract import extract
 from trainer.atomic_write import write_atomically

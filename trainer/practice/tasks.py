@@ -21,8 +21,8 @@ from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
 from app.apis.double.state import Part, Record, State, linked, new_key, typed_key
 from app.apis.pagination import first_page, next_page
 from app.apis.words import singular, split_words, word_set
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 from trainer.practice.checks import Goal, Place, verdict
 from trainer.practice.forms import ADDRESSES, Condition, Form, Reach, Test, Through, effect, is_address
 

@@ -12,7 +12,7 @@ from app.apis.double.effects import participle
 from app.apis.double.model import Collection, Home, Modelled
 from app.apis.double.shapes import fields_of
 from app.apis.words import singular, split_words
-from app.records import Json
+from app.base.values import Json
 from trainer.environment import Split
 from trainer.lessons.phrases import CONDITIONS, CRUD_FRAMES, GIVEN, GYM_FRAMES, ONE, TITLED, Wordings
 from trainer.practice.forms import Condition, Form, Reach, is_address

@@ -19,15 +19,15 @@ import msgspec
 from app.agent.hooks import RolloutHooks
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.base import plugins
+from app.base.errors import AppError, WorldError
+from app.base.plugin_options import PluginSpec, load_options
+from app.base.values import Offer, Policy, Task, Trajectory
 from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError, WorldError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.gateway.skill_manifest import SkillManifest
-from app.plugins import registry
-from app.plugins.plugin_options import PluginSpec, load_options
-from app.records import Offer, Policy, Task, Trajectory
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.skill_checks import is_wrapper
@@ -212,6 +212,6 @@ def open_expert(text: str, context: ExpertContext) -> AbstractAsyncContextManage
     Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
     """
     spec = PluginSpec.parse(text)
-    load = registry.load(GROUP, spec.name)
+    load = plugins.load(GROUP, spec.name)
     opened: AbstractAsyncContextManager[Expert] = load(context, **load_options(load, spec))
     return opened

@@ -17,10 +17,10 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from app.errors import WorldError
+from app.base import plugins
+from app.base.errors import WorldError
+from app.base.values import Offer
 from app.gateway.skill_manifest import SkillManifest
-from app.plugins import registry
-from app.records import Offer
 from app.run_settings import RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.ngrams import NgramIndex
@@ -123,7 +123,7 @@ class GroupCollector:
 
     async def collect(self, chains: Sequence[Chain], seed: int) -> Collected:
         """G rollouts of each chain. A world that fails costs its own alone. Raises WorldError if all fail."""
-        rule: RewardRule = registry.load("sage.rewards", self.settings.reward)
+        rule: RewardRule = plugins.load("sage.rewards", self.settings.reward)
         slots = asyncio.Semaphore(self.at_once)
         done, total = count(1), len(chains) * self.settings.group
         failures: list[WorldError] = []

@@ -9,11 +9,10 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import choose_profile
 from app.agent.rollout_loop import Agent
+from app.base.settings import Settings, urls_in
 from app.engine.protocol import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.setting_lists import urls_in
-from app.settings import Settings
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.embedded import EnginePool, SubprocessEngine, local_embedder, subprocess_engine

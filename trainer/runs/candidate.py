@@ -20,12 +20,13 @@ import msgspec
 
 from app.agent.prompt_profiles import prompt_of
 from app.apis.builtin import with_builtins
-from app.db import adapters, evaluations, projects, releases, skill_changes, skills, tables
+from app.base.errors import AdapterError, EngineRefusalError, InvalidError
+from app.base.values import Json
+from app.db import adapters, evaluations, releases, skill_changes, skills, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.engine.protocol import ChatModel
-from app.errors import AdapterError, EngineRefusalError, InvalidError
-from app.records import Json
+from app.projects import store as projects
 from app.release import manifest as release_manifest
 from app.release.catalogs import Catalogs
 from app.release.hosted_models import HostedModels, charged

@@ -18,14 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.fingerprint import shapes
-from app.db import apis, exam_sizes, exams, projects, releases, scored_log, tables, training_data
+from app.base.errors import InvalidError, NotFoundError
+from app.base.values import Call, Json, Task
+from app.db import apis, exam_sizes, exams, releases, scored_log, tables, training_data
 from app.db.database import Sessions, reading
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
-from app.errors import InvalidError, NotFoundError
-from app.project.holdout import OWN_WORK
-from app.project.project_settings import ProjectSettings
-from app.records import Call, Json, Task
+from app.projects import store as projects
+from app.projects.settings import OWN_WORK, ProjectSettings
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.release.tool_documents import api_document, api_documents

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from app.records import Json, Policy
+from app.base.values import Json, Policy
 from app.run_settings import RunSettings
 from app.skills.in_memory_library import GrownSkill
 from trainer.engines.servers import sleep_during_updates

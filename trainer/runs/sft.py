@@ -19,13 +19,13 @@ from app.adapters.remote_store import open_remote, remote_errors
 from app.agent.prompt_profiles import choose_profile
 from app.apis.builtin import with_builtins
 from app.apis.listed_app import ListedApp, listed_apps
+from app.base.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line
+from app.base.values import Json
 from app.datasets.chat_lines import ChatRecord
 from app.datasets.data_location import DataRules, check_location, dataset_id_of, resolve_path
 from app.datasets.dataset_store import DatasetStore
 from app.db import datasets
 from app.db.database import Sessions, reading
-from app.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line
-from app.records import Json
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.run_settings import RunSettings

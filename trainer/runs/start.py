@@ -17,14 +17,14 @@ from app.adapters.store import AdapterStore
 from app.agent.chat import Chat
 from app.agent.prompt_profiles import choose_profile
 from app.apis.listed_app import ListedApp
+from app.base.errors import InvalidError
+from app.base.settings import Settings
+from app.base.values import BASE, Task, hosted_id
 from app.db import learning, releases, tables
 from app.db.database import Sessions
 from app.engine.memory import MemoryNeed, check_fits, memory_available, served_needs, trained_needs, usual_format
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
-from app.records import BASE, Task, hosted_id
 from app.run_settings import RunKind, RunSettings
-from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner

@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 
 import msgspec
 
-from app.records import Trajectory
+from app.base.values import Trajectory
 
 MIN_SIGNAL = 0.01  # rollouts whose |advantage| is smaller are not trained on (as in LOOP, arXiv 2502.01600)
 _MIN_DEVIATION = 1e-4  # added to the standard deviation, which is 0 in a group of equal rewards

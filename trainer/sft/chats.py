@@ -16,11 +16,11 @@ from app.agent.prompt_profiles import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import ListedApp, listed_apps
+from app.base.errors import InvalidError
+from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.client.server import SageClient
 from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
-from app.errors import InvalidError
-from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from trainer.atomic_write import write_atomically
 
 _LINES = 200  # of a prompt, that are read at its beginning and at its end

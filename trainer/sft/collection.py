@@ -25,15 +25,15 @@ from app.agent.prompt_profiles import Profile, choose_profile
 from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.listed_app import ListedApp, listed_apps
+from app.base.errors import AppError, InvalidError, ModelError
+from app.base.settings import Settings
+from app.base.values import Json, Offer, Policy, Task
 from app.datasets.chat_lines import ChatRecord
 from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
 from app.engine.protocol import ChatModel, Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer, Message, after_thought
-from app.errors import AppError, InvalidError, ModelError
-from app.records import Json, Offer, Policy, Task
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation
-from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split, open_environment

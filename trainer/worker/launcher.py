@@ -25,18 +25,16 @@ import structlog
 from celery import Celery, signals
 from celery.worker import state
 
+from app.base import plugins
+from app.base.errors import EngineError, NotFoundError, first_line
+from app.base.loop import LivenessListener, LivenessReporter, Loop
+from app.base.plugin_options import EnvironmentInfo, options_schema
+from app.base.processes import python_module
+from app.base.settings import Settings
 from app.broker.celery_broker import TRAIN, notify_workers, open_broker
 from app.db import adapters, environments, run_queue, runs, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
-from app.errors import EngineError, NotFoundError, first_line
-from app.liveness import LivenessListener, LivenessReporter
-from app.loop import Loop
-from app.plugins import registry
-from app.plugins.installed_environments import EnvironmentInfo
-from app.plugins.plugin_options import options_schema
-from app.python_process import python_module
-from app.settings import Settings
 from trainer.engines.servers import servers_that_sleep, wake_servers
 from trainer.environment import GROUP
 from trainer.run_job import run_directory, runs_directory
@@ -61,7 +59,7 @@ class EnvironmentReport:
 
 def installed_environments() -> list[EnvironmentInfo]:
     """The environments of installed distributions. One that cannot be loaded is logged and left out."""
-    found = (_info(registry.find(GROUP, name)) for name in registry.names(GROUP))
+    found = (_info(plugins.find(GROUP, name)) for name in plugins.names(GROUP))
     return [each for each in found if each is not None]
 
 

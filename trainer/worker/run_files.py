@@ -12,11 +12,12 @@ from uuid import UUID
 
 from sqlalchemy import and_, or_, select
 
-from app.db import audit, run_logs, tables
+from app.db import run_logs, tables
 from app.db.database import Sessions
-from app.db.in_array import in_array
 from app.db.learning import OPEN_RUNS
+from app.db.queries import in_array
 from app.db.tables import RunState
+from app.projects import audit
 from trainer.atomic_write import write_atomically
 
 _LOG = "log"

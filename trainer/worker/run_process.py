@@ -26,16 +26,17 @@ import structlog
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, run_queue, tables
+from app.base.errors import AppError, ConflictError, StorageError, first_line
+from app.base.guarded_output import guard_output
+from app.base.loop import LivenessReporter
+from app.base.processes import exit_with_parent
+from app.base.settings import Settings
+from app.base.values import Json, RunPart
+from app.db import run_queue, tables
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
-from app.errors import AppError, ConflictError, StorageError, first_line
-from app.guarded_output import guard_output
-from app.liveness import LivenessReporter
-from app.parent_death import exit_with_parent
-from app.records import Json, RunPart
+from app.projects import store as projects
 from app.run_settings import read_settings
-from app.settings import Settings
 from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.worker.run_files import LogCopy, clear, note_project
 

@@ -21,16 +21,14 @@ import httpx
 import msgspec
 from tqdm import tqdm
 
+from app.base.errors import InvalidError
+from app.base.guarded_output import guard_output
 from app.base.model_catalog import SEED
+from app.base.processes import check_port, end_with_parent, python_module
+from app.base.settings import Settings
 from app.client.options import server_options
 from app.client.server import SageClient
 from app.engine.adapter_files import content_hash
-from app.errors import InvalidError
-from app.guarded_output import guard_output
-from app.parent_death import end_with_parent
-from app.ports import check_port
-from app.python_process import python_module
-from app.settings import Settings
 from trainer.evaluation.metrics import metrics_table
 from trainer.worlds.commits import UNKNOWN, provenance, record_commit, source_commit
 from trainer.worlds.demo import make_token, read_token

@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from app.errors import SettingError
+from app.base.errors import SettingError
 
 ENVIRONMENT = "office"
 

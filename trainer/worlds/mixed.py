@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from app.errors import InvalidError
-from app.records import Task
+from app.base.errors import InvalidError
+from app.base.values import Task
 from trainer.environment import Environment, Scenario, Split, World, open_environment
 
 _SEPARATOR = ":"

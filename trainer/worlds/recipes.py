@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from trainer.atomic_write import write_atomically
 
 MAX_LENGTH = 2048

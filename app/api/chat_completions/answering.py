@@ -11,7 +11,6 @@ from anyio import CancelScope
 from litestar import Request
 from litestar.response.sse import ServerSentEventMessage
 
-from app.api.access import Access
 from app.api.chat_completions.chat_outcome import no_outcome, outcome_of
 from app.api.chat_completions.completion import (
     AnswerMessage,
@@ -27,15 +26,16 @@ from app.api.chat_completions.completion import (
 )
 from app.api.chat_completions.openai_errors import TaskEndError
 from app.api.chat_completions.progress import progress
-from app.api.sse import EventBatch
 from app.api.task_events import TaskReader
 from app.api.tasks import cancel_task
-from app.db import events, tables, tasks
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Json
+from app.db import results, tables, tasks
 from app.db.database import TRANSIENT, Sessions, reading
-from app.db.notifications import NotificationListener
+from app.db.notify import NotificationListener
 from app.db.tables import TASK_END_STATES, TaskState
-from app.errors import ConflictError, NotFoundError
-from app.records import Json
+from app.web.access import Access
+from app.web.sse import EventBatch
 
 
 class ChatTask:
@@ -124,7 +124,7 @@ class ChatTask:
         if row.state not in TASK_END_STATES:
             raise no_outcome(row, self._seconds)
         async with reading(self._sessions) as session:
-            turns = await events.of_kind(session, row.id, "turn")
+            turns = await results.of_kind(session, row.id, "turn")
         found = outcome_of(row, [each["text"] for each in turns])
         choice = Choice(message=AnswerMessage(content=found.text), finish_reason=found.finish)
         about: dict[str, Any] = {"id": completion_id(row), "created": created_at(row), "model": self.model}

@@ -8,9 +8,9 @@ import msgspec
 from app.agent.action import without_thoughts
 from app.api.chat_completions.completion import Finish
 from app.api.chat_completions.openai_errors import TaskEndError
+from app.base.values import LIMITS, Json, Stop
 from app.db import tables
 from app.db.tables import TaskState
-from app.records import LIMITS, Json, Stop
 
 _DONE: Final = "Done."  # a task that asked for no answer
 _APPROVE: Final = "it goes on once a person approves or refuses it (GET /v1/approvals?state=waiting)"

@@ -7,7 +7,7 @@ import msgspec
 
 from app.api.chat_completions.openai_errors import UnsupportedError
 from app.api.submission import Submission
-from app.records import Json
+from app.base.values import Json
 
 _MOST: Final = 12_000  # characters of a conversation that the agent reads
 _MOST_OF_ONE: Final = 4_000  # of its messages

@@ -5,8 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from app.base.values import Json
 from app.db import tables
-from app.records import Json
 
 Finish = Literal["stop", "length"]
 

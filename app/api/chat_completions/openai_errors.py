@@ -9,8 +9,8 @@ import msgspec
 from litestar import Response
 from litestar.openapi.datastructures import ResponseSpec
 
-from app.api.problem import COMMON_PROBLEMS, HANDLERS, Problem
-from app.errors import AppError, InvalidError
+from app.base.errors import AppError, InvalidError
+from app.web.problem import COMMON_PROBLEMS, HANDLERS, Problem
 
 TASK_HEADER: Final = "X-Task-Id"
 TASK_STATE: Final = (

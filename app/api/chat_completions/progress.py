@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from app.records import Json
+from app.base.values import Json
 
 _MOST: Final = 1_000  # characters of an output
 _MOST_OF_A_VALUE: Final = 80

@@ -9,19 +9,20 @@ from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Caller, Db
 from app.api.chat_completions.answering import ChatStream, ChatTask
 from app.api.chat_completions.chat_request import ChatRequest
 from app.api.chat_completions.completion import ChatCompletion
 from app.api.chat_completions.openai_errors import OPENAI_HANDLERS, TASK_HEADER, TASK_STATE, openai_errors
-from app.api.project_access import find_project
-from app.api.sse import event_stream
 from app.api.submission import submit_all
 from app.api.tasks import IdempotencyKey
-from app.db import projects, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.notifications import NotificationListener
-from app.project.project_settings import Limits
+from app.db.notify import NotificationListener
+from app.projects import store as projects
+from app.projects.authorization import find_project
+from app.projects.settings import Limits
+from app.web.access import Caller, Db
+from app.web.sse import event_stream
 
 _ANSWER = ResponseSpec(
     ChatCompletion,

@@ -19,13 +19,13 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 
-from app.api.access import ANY_KEY, Access
-from app.api.dependencies import Dependencies
 from app.api.mcp_server.skill_tools import SKILL_TOOLS
 from app.api.mcp_server.task_tools import TASK_TOOLS
 from app.api.mcp_server.tool import Report, ToolCall
-from app.api.problem import problem_for
-from app.api.project_access import authorize
+from app.projects.authorization import authorize
+from app.web.access import ANY_KEY, Access
+from app.web.problem import problem_for
+from app.web.routes import Dependencies
 
 _MAX_BODY_BYTES = 1 << 20
 _INSTRUCTIONS = (

@@ -9,9 +9,9 @@ import msgspec
 from app.api.mcp_server.tool import ToolCall
 from app.api.task_events import TaskReader
 from app.api.task_view import TaskView, view_task
-from app.db import events, tables, tasks
+from app.base.errors import UnauthorizedError
+from app.db import results, tables, tasks
 from app.db.database import TRANSIENT, reading
-from app.errors import UnauthorizedError
 
 _CHARS = 500  # of a message
 
@@ -33,7 +33,7 @@ async def followed(call: ToolCall, task_id: UUID, seconds: float, after: int | N
     async with reading(call.parts.sessions) as session:
         task = await tasks.get(session, task_id, call.access.project_id)
         if after is None:
-            after = await events.latest(session, task.id)
+            after = await results.latest(session, task.id)
     if seconds and task.state not in tables.TASK_END_STATES:
         try:
             async with asyncio.timeout(seconds) as clock:

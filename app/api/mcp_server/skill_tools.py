@@ -8,14 +8,14 @@ import msgspec
 from app.api.mcp_server.following import Wait, followed
 from app.api.mcp_server.task_tools import IdempotencyKey, Project
 from app.api.mcp_server.tool import ServedTool, ToolCall
-from app.api.project_access import find_project
 from app.api.skill_runs import SkillRunRequest, run_skill
 from app.api.skill_view import SkillMatch
 from app.api.skills import search_skills
 from app.api.submission import Instruction, Principal
 from app.api.task_view import TaskView
-from app.api.validation import Scenario
 from app.db.database import reading
+from app.projects.authorization import find_project
+from app.web.fields import Scenario
 
 
 class SearchArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,13 +7,13 @@ import msgspec
 
 from app.api.mcp_server.following import Wait, followed
 from app.api.mcp_server.tool import ServedTool, ToolCall
-from app.api.project_access import project_filter
 from app.api.submission import Submission, TaskRequest, submit_all
 from app.api.task_view import TaskPage, TaskView, view_task
 from app.api.tasks import cancel_task, list_tasks
-from app.api.validation import Scenario, Text
-from app.db import events, tables, tasks
+from app.db import results, tables, tasks
 from app.db.database import reading
+from app.projects.authorization import project_filter
+from app.web.fields import Scenario, Text
 
 _TURNS = 500  # events of turns that are read
 
@@ -129,8 +129,8 @@ async def cancel(call: ToolCall, given: CancelArguments) -> TaskView:
 async def _turns_of(call: ToolCall, task_id: UUID) -> list[TurnText]:
     async with reading(call.parts.sessions) as session:
         task = await tasks.get(session, task_id, call.access.project_id)
-        written = await events.of_kind(session, task.id, "turn")
-        read = {each["turn"]: each["text"] for each in await events.of_kind(session, task.id, "observation")}
+        written = await results.of_kind(session, task.id, "turn")
+        read = {each["turn"]: each["text"] for each in await results.of_kind(session, task.id, "observation")}
     return [TurnText(turn=each["turn"], text=each["text"], observation=read.get(each["turn"])) for each in written]
 
 

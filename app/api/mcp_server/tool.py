@@ -7,10 +7,10 @@ from typing import Any, Generic, TypeVar
 import mcp_types as types
 import msgspec
 
-from app.api.access import Access
-from app.api.dependencies import Dependencies
-from app.errors import InvalidError
-from app.records import Json
+from app.base.errors import InvalidError
+from app.base.values import Json
+from app.web.access import Access
+from app.web.routes import Dependencies
 
 A = TypeVar("A", bound=msgspec.Struct)
 

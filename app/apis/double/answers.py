@@ -21,7 +21,7 @@ from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of
 from app.apis.double.state import Record, State, counted, linked, target_of, typed_key
 from app.apis.pagination import page_field
 from app.apis.words import singular, split_words
-from app.records import Json
+from app.base.values import Json
 
 _WELL: Final = (
     "success",

@@ -12,7 +12,7 @@ import msgspec
 from app.apis.double.model import Model, Modelled
 from app.apis.double.shapes import type_name, value_at
 from app.apis.pagination import items_of, next_page
-from app.records import Json
+from app.base.values import Json
 
 _ROWS: Final = 50  # of a list that are looked at
 _DEPTH: Final = 4

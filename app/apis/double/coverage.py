@@ -14,8 +14,8 @@ from app.apis.double.model import Model, read_model
 from app.apis.double.reads import Reading, RealAnswer, reading_plan
 from app.apis.double.service import Double
 from app.apis.double.state import typed_key
-from app.errors import ApiDocumentError, HostError
-from app.records import Json
+from app.base.errors import ApiDocumentError, HostError
+from app.base.values import Json
 
 PracticeState: TypeAlias = Literal["ready", "no_records", "not_openapi", "unreadable"]
 """`ready`: there are records to practise on; `no_records`: the document describes none; `unreadable`: to look for

@@ -24,8 +24,8 @@ from app.apis.media_types import (
 from app.apis.references import References
 from app.apis.swagger2 import as_openapi
 from app.apis.words import split_words
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 _PARAMETER: Final = re.compile(r"\{([^{}/]+)\}")
 _SUFFIX: Final = re.compile(r"\.(json|\{format\})$")

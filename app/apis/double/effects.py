@@ -9,7 +9,7 @@ import msgspec
 
 from app.apis.double.shapes import Schema, flat, kind_of, plain
 from app.apis.words import split_words
-from app.records import Json
+from app.base.values import Json
 
 _STATES: Final = ("state", "status", "phase", "stage", "condition")
 _AFTER: Final[Mapping[str, tuple[str, ...]]] = {  # besides the participle

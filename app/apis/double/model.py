@@ -35,8 +35,8 @@ from app.apis.double.shapes import (
     plain,
 )
 from app.apis.words import singular, split_words
-from app.errors import ApiDocumentError
-from app.records import Json
+from app.base.errors import ApiDocumentError
+from app.base.values import Json
 
 Role = Literal["list", "get", "create", "replace", "update", "delete", "clear", "act", "read", "write"]
 Path = tuple[str, ...]

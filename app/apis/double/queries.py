@@ -17,7 +17,7 @@ from app.apis.catalog import Operation, Parameter
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, kind_of, plain
 from app.apis.pagination import Paging, paging_of, size_of
 from app.apis.words import split_words
-from app.records import Json
+from app.base.values import Json
 
 Test = Literal["equal", "unequal", "contains", "words", "least", "most", "over", "under"]
 

@@ -22,8 +22,8 @@ from app.apis.double.record_types import is_generic, sample_key
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, noun_of, value_at
 from app.apis.pagination import first_page, size_of
 from app.apis.words import split_words
-from app.errors import HostError
-from app.records import Json
+from app.base.errors import HostError
+from app.base.values import Json
 
 MOST_CALLS: Final = 100
 _SIZE: Final = 20  # records of a page, where a call can say so

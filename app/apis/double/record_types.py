@@ -32,7 +32,7 @@ from app.apis.double.shapes import (
     value_at,
 )
 from app.apis.words import split_words
-from app.records import Json
+from app.base.values import Json
 
 Path: TypeAlias = tuple[str, ...]
 Scope: TypeAlias = tuple[str, ...]

@@ -12,9 +12,9 @@ from typing import Final
 from app.apis.double import texts
 from app.apis.double.shapes import Fits, Schema, fields_of, flat, inferred, is_nullable, kind_of, plain
 from app.apis.words import singular, split_words
-from app.errors import ApiDocumentError
-from app.records import Json
-from app.security.secret_values import is_telling
+from app.base.errors import ApiDocumentError
+from app.base.secrets import is_telling
+from app.base.values import Json
 
 Examples = Mapping[str, Sequence[Json]]
 """By the dotted name of a field."""

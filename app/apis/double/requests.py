@@ -19,8 +19,8 @@ from app.apis.double.records import Drawer
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
 from app.apis.security_schemes import SecurityScheme
-from app.records import Json
-from app.untrusted.json_text import JsonError, decode_json
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import Json
 
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 60

@@ -16,7 +16,7 @@ from app.apis.double.model import Collection, Model
 from app.apis.double.record_types import place_of
 from app.apis.double.seen import IsSecret, Seen, seen_of
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
-from app.records import Json
+from app.base.values import Json
 
 _ROWS: Final = 200  # of one answer that are looked at
 

@@ -14,8 +14,8 @@ import msgspec
 
 from app.apis.double import texts
 from app.apis.words import split_words
-from app.records import Json
-from app.security.secret_values import is_telling
+from app.base.secrets import is_telling
+from app.base.values import Json
 
 _SHARED: Final = 2  # records that have the same text, for it to be kept
 _CHARS: Final = 40  # of a text that is kept

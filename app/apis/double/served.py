@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from app.apis.catalog import Operation
 from app.apis.double.model import Model
-from app.records import Json
+from app.base.values import Json
 
 _HOPS: Final = 4  # from a reference to another
 _ORDERLESS: Final = ("paths", "properties", "schemas", "definitions", "parameters")

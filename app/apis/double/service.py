@@ -39,7 +39,7 @@ from app.apis.double.state import (
 )
 from app.apis.media_types import is_declared_json
 from app.apis.yaml_json import to_json_text
-from app.records import Json
+from app.base.values import Json
 
 _THIN_KEYS: Final = 0.5  # of thin lists that are maps have no keys within their records
 _EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says

@@ -8,7 +8,7 @@ import msgspec
 
 from app.apis.schema_validator import Check, TooComplexError, start_counting
 from app.apis.words import singular, split_words
-from app.records import Json
+from app.base.values import Json
 
 Schema = dict[str, Json]
 

@@ -17,7 +17,7 @@ from app.apis.double.seen import Seen
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain
 from app.apis.short_text import short_repr
 from app.apis.words import split_words
-from app.records import Json
+from app.base.values import Json
 
 TOP: Final = (5, 8)  # records of a collection that is in no other
 _NESTED: Final = (0, 4)  # of each record above

@@ -27,13 +27,12 @@ import msgspec
 import openai
 import structlog
 
+from app.base.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
+from app.base.untrusted import JsonError, decode_json
+from app.base.untrusted_http import BodyError, HttpTransport, read_into
+from app.base.values import Json
 from app.engine.protocol import MAX_BROKEN, ChatAnswer, Tokens, Told
 from app.engine.tokenizer import CLOSED_THOUGHT, OPEN_THOUGHT, Message
-from app.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
-from app.records import Json
-from app.untrusted.http_body import BodyError, read_into
-from app.untrusted.http_transport import HttpTransport
-from app.untrusted.json_text import JsonError, decode_json
 
 _STREAM: Final = re.compile(rb"\s*(?:data|event|id|retry)?:")  # that such a body begins with; ":" is a comment
 _MAX_LINES: Final = 400_000  # two for a token, or four with carriage returns

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.base.errors import WrongUsageError
 from app.client.options import project_option, server_command
 from app.client.words import listing_of
-from app.errors import WrongUsageError
 
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession

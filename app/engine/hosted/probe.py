@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from app.base.errors import EngineError, EngineRefusalError
+from app.base.text import did_you_mean
+from app.base.values import Json
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Request
 from app.engine.tokenizer import Message
-from app.errors import EngineError, EngineRefusalError
-from app.records import Json
-from app.similar_names import did_you_mean
 
 _SECONDS = 30.0  # of a probe
 _QUESTION = (Message("system", "You do as you are told."), Message("user", "Count from 1 to 9: 1 2 3 4 5 6 7 8 9"))

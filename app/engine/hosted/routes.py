@@ -10,22 +10,21 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db
-from app.api.columns import columns
-from app.api.console_links import ConsoleLinks
 from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
-from app.api.problem import problems
-from app.api.project_access import find_project
-from app.api.validation import Name, ProjectName, Text
 from app.apis.address import has_name, same_origin
-from app.db import audit, hosted_models, tables
+from app.base.errors import ConflictError, EngineError, InvalidError
+from app.db import hosted_models, tables
 from app.db.database import keys_of
 from app.db.tables import AuditAction
 from app.engine.hosted.client import Abilities
 from app.engine.hosted.probe import probe
-from app.errors import ConflictError, EngineError, InvalidError
-from app.project.project_settings import Limits
+from app.projects import audit
+from app.projects.authorization import find_project
+from app.projects.settings import Limits
 from app.release.hosted_models import HostedModels
+from app.web.access import Access, Caller, Db
+from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
+from app.web.problem import problems
 
 Url = Annotated[
     str,

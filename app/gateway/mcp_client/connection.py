@@ -16,10 +16,10 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, 
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
-from app.errors import HostError, ShortageError
+from app.base.errors import HostError, ShortageError
+from app.base.processes import shortage_of
+from app.base.values import Json
 from app.gateway.mcp_client.exchange import MAX_BYTES, Exchange, ForgottenError, exchange
-from app.records import Json
-from app.scarcity import shortage_of
 
 log = structlog.get_logger(__name__)
 

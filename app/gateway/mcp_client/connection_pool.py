@@ -11,12 +11,12 @@ import httpx
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.loop import Loop
 from app.gateway.mcp_client.connection import McpConnection, OnChange, OpenStreams
 from app.gateway.mcp_client.exchange import MAX_BYTES
 from app.gateway.mcp_client.http_bridge import HttpBridge
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, command_streams
-from app.loop import Loop
 
 _IDLE_SECONDS = 60.0
 _SWEEP_SECONDS = 5.0

@@ -3,9 +3,9 @@
 from contextvars import ContextVar
 from typing import Final
 
-from app.errors import HostError
+from app.base.errors import HostError
+from app.base.values import CallResponse
 from app.gateway.wire_request import Sending, WireRequest
-from app.records import CallResponse
 from app.sandbox.protocol import RefusalError
 
 MAX_BYTES: Final = 3 << 20  # of one answer, or of all notifications of a session

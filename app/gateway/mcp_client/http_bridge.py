@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import httpx2
 
-from app.errors import HostError, NoConnectionError, ShortageError
+from app.base.errors import HostError, NoConnectionError, ShortageError
+from app.base.processes import shortage_of
+from app.base.untrusted import JsonError, decode_json
+from app.base.untrusted_http import BodyError, read_body
 from app.gateway.http_call import REDIRECTS, redirect_refusal
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange, exchange
-from app.scarcity import shortage_of
-from app.untrusted.http_body import BodyError, read_body
-from app.untrusted.json_text import JsonError, decode_json
 
 _EVENTS = "text/event-stream"
 _KEPT = ("content-type", "location", "mcp-session-id")

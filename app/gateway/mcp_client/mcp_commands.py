@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from app.errors import HostError, SettingError
+from app.base.errors import HostError, SettingError
 
 SCHEME: Final = "stdio:"
 _SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")

@@ -7,13 +7,13 @@ import msgspec
 
 from app.apis.authentication import Authentication
 from app.apis.mcp_document import LIST_TEMPLATES
-from app.errors import ApiDocumentError, HostError
+from app.base.errors import ApiDocumentError, HostError
+from app.base.secrets import SecretValues
+from app.base.values import Json
 from app.gateway.mcp_client.connection import McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange
 from app.gateway.mcp_client.mcp_calls import short
-from app.records import Json
-from app.security.secret_values import SecretValues
 
 _SECONDS = 60.0  # in all
 _PART_SECONDS = 30.0

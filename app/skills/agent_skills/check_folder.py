@@ -6,9 +6,9 @@ import msgspec
 
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import Catalog, Operation
+from app.base.values import Policy, Stop, Task, Trajectory
 from app.db.skills import NewSkill
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
-from app.records import Policy, Stop, Task, Trajectory
 from app.skills.agent_skills.read_folder import ReadSkill
 from app.skills.agent_skills.skill_folder import FolderRefusal, RefusedFolderError
 from app.skills.validate_drafts import refusals

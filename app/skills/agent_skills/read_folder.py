@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from app.base.untrusted import parse
 from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
 from app.skills.agent_skills.front_matter import FrontMatter, read_front_matter
 from app.skills.agent_skills.skill_folder import (
@@ -17,7 +18,6 @@ from app.skills.agent_skills.skill_folder import (
 )
 from app.skills.agent_skills.write_folder import PREFIX
 from app.skills.extract import MAX_CHARS, Draft, draft_of, functions_of
-from app.untrusted.syntax_tree import parse
 
 _T = TypeVar("_T")
 _MAX_INSTRUCTION = 20_000

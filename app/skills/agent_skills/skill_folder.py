@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from app.errors import AppError
+from app.base.errors import AppError
 
 SKILL_MD = "SKILL.md"
 SCRIPTS = "scripts/"

@@ -16,10 +16,10 @@ import faiss
 from sqlalchemy import CursorResult, NullPool, Row, Select, create_engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.base.errors import first_line
+from app.base.processes import end_with_parent
 from app.db import skill_changes, tables
 from app.db.database import full_url
-from app.errors import first_line
-from app.parent_death import end_with_parent
 from app.skills.indexed_rows import indexed
 from app.skills.mapped.index_files import BusyIndexError, IndexFiles, IndexManifest
 from app.skills.mapped.write_skills import write_skills

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from app.errors import AppError
+from app.base.errors import AppError
 from app.skills import ngrams
 from app.skills.mapped.mapped_skills import MappedSkills
 

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import structlog
 
+from app.base.loop import Loop
+from app.base.processes import python_module
 from app.db import skill_changes
 from app.db.database import TRANSIENT, Sessions
-from app.loop import Loop
-from app.python_process import python_module
 from app.skills.mapped.build_process import BUSY
 from app.skills.mapped.index_files import IndexFiles
 

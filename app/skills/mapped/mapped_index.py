@@ -7,8 +7,8 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.records import Offer
 from app.skills.fusion import DEPTH, Scored
 from app.skills.mapped.mapped_skills import MappedSkills
 from app.skills.mapped.mapped_vectors import MappedVectors

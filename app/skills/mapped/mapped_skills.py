@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.records import Offer
+from app.base.values import Offer
 from app.skills.mapped.mapped_vectors import MappedVectors
 from app.skills.mapped.ngram_bitmaps import Bits, NgramBitmaps, Rows
 from app.skills.mapped.string_table import StringTable, map_array

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from app.db import embedded_postgres
+from app.db import postgres
 from tests.bench.bench_overhead import Town, agent_server
 from tests.engine_process import engine_process
 from tests.processes import free_ports
@@ -74,7 +74,7 @@ def _deployment(engines: int) -> Iterator[Town]:
 def _second_api(town: Town) -> Iterator[str]:
     """Yields its URL. It shares the directory of the first one."""
     [port] = free_ports(1)
-    database = embedded_postgres.start(town.data / "postgres")  # it runs: this only tells where
+    database = postgres.start(town.data / "postgres")  # it runs: this only tells where
     env = {"DATABASE_URL": database, "SAGE_PORT": str(port), "SAGE_DATA_DIR": str(town.data)}
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen([sys.executable, "-m", "app.cli", "serve"], env={**town.env, **env}) as process:

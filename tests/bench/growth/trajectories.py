@@ -15,11 +15,10 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy import insert, select
 
-from app.db import embedded_postgres, tables, trajectories
-from app.db.column_types import pack
-from app.db.database import open_database
+from app.base.values import BASE
+from app.db import postgres, results, tables
+from app.db.database import open_database, pack
 from app.db.migrate import migrate
-from app.records import BASE
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -35,7 +34,7 @@ _ROOT = Path(__file__).parents[3]
 def read(sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
     """For each number of trajectories in the window, microseconds of CPU for one."""
     with TemporaryDirectory(prefix="sage-window-") as directory:
-        url = embedded_postgres.start(Path(directory) / "postgres")
+        url = postgres.start(Path(directory) / "postgres")
         try:
             migrate(url)
             project, stored = asyncio.run(_begin(url, Path(directory))), 0
@@ -48,7 +47,7 @@ def read(sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
                 print(f"  {size} trajectories: {cpu:.1f} s of CPU, {megabytes:.0f} MB at most", flush=True)
                 yield size, 1e6 * cpu / size
         finally:
-            embedded_postgres.stop(Path(directory) / "postgres")
+            postgres.stop(Path(directory) / "postgres")
 
 
 async def _begin(url: str, directory: Path) -> UUID:
@@ -64,7 +63,7 @@ async def _fill(url: str, project: UUID, start: int, stop: int) -> None:
         async with database.sessions() as session:
             first_task = select(tables.Task).where(tables.Task.project_id == project).limit(1)
             row = (await session.scalars(first_task)).one()
-            trajectory = await trajectories.of_task(session, row.id)
+            trajectory = await results.of_task(session, row.id)
             columns = {column.key: getattr(row, column.key) for column in tables.Task.__table__.columns}
         for first in range(max(start, 1), stop, _BATCH):
             tasks: list[dict[str, Any]] = []

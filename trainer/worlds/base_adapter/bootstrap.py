@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 
 from app.agent.prompt_profiles import choose_profile
+from app.base.errors import InvalidError, StorageError
+from app.base.files import scratch_directory
 from app.base.model_catalog import CATALOG
+from app.base.settings import Settings
 from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
 from app.engine.tokenizer import ChatTokenizer, read_card
-from app.errors import InvalidError, StorageError
-from app.scratch import scratch_directory
-from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.environment import Split
 from trainer.evaluation.local import LocalEvaluation, open_local_evaluation

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
+from app.base.processes import exit_with_parent
+from app.base.settings import Settings
 from app.datasets.chat_lines import ChatRecord
-from app.parent_death import exit_with_parent
-from app.settings import Settings
 from trainer.environment import Split
 from trainer.sft.chats import read_records
 from trainer.sft.collection import CollectionSettings, ExpertAccess, collect

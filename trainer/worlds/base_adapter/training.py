@@ -17,9 +17,9 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from app.base.processes import exit_with_parent
 from app.engine.memory import MemoryNeed, check_fits, memory_available, trained_needs
 from app.engine.tokenizer import ChatTokenizer
-from app.parent_death import exit_with_parent
 from trainer.atomic_write import write_atomically
 from trainer.evaluation.metrics import PolicyMetrics
 from trainer.learning import distributed

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.records import Json
+from app.base.values import Json
 from trainer.worlds.generated.apis import PAGE_SIZE, Api, Collection, RecordField, Route
 from trainer.worlds.generated.words import spell
 

@@ -18,8 +18,8 @@ import msgspec
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.errors import NotFoundError
-from app.records import Json, Stop, Task, Trajectory
+from app.base.errors import NotFoundError
+from app.base.values import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.worlds.generated.apis import Api
 from trainer.worlds.generated.documents import SUPERVISOR, document_of, supervisor_document

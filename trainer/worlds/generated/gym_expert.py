@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from app.apis.names import argument_name
-from app.records import Offer
+from app.base.values import Offer
 from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.lessons.program import Program, indent
 from trainer.worlds.generated.apis import GymApi, RecordField

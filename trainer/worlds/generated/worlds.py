@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 
-from app.errors import NotFoundError
-from app.records import Json
+from app.base.errors import NotFoundError
+from app.base.values import Json
 from trainer.environment import Verdict
 from trainer.worlds.generated.apis import PAGE_SIZE, Api, Collection, RecordField, Route
 from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, rows_at

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from app.errors import NotFoundError
-from app.records import Json
+from app.base.errors import NotFoundError
+from app.base.values import Json
 
 Role = Literal["login", "list", "show", "prepare", "act1", "act2", "act3"]
 Field = Literal["person", "label", "number"]

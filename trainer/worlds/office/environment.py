@@ -17,8 +17,8 @@ from litestar import Litestar
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.errors import AppError
-from app.records import Json, Stop, Task, Trajectory
+from app.base.errors import AppError
+from app.base.values import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.worlds.office.apps import APP_NAMES, Site, document
 from trainer.worlds.office.scenarios import Variety, draw, place_at, task_at

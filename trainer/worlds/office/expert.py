@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from app.records import Offer
+from app.base.values import Offer
 from trainer.worlds.office import apps, solution
 from trainer.worlds.office.apps import APP_NAMES, APPS, AppSite, AppSpec, Field, Role, Site, candidates, document
 from trainer.worlds.office.scenarios import TEMPLATES, Template

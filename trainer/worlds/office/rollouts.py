@@ -19,9 +19,9 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
+from app.base.errors import InvalidError
+from app.base.values import Offer, Policy, Task
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
-from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario

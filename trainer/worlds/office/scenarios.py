@@ -12,8 +12,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 
-from app.errors import InvalidError, NotFoundError
-from app.records import Task
+from app.base.errors import InvalidError, NotFoundError
+from app.base.values import Task
 from trainer.environment import Scenario, Split
 from trainer.worlds.generated.words import Pool, people, projects
 from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, THRESHOLDS, Act, AppSpec, Role, Site

@@ -16,8 +16,8 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody
 
-from app.errors import AppError, UnauthorizedError
-from app.records import Json
+from app.base.errors import AppError, UnauthorizedError
+from app.base.values import Json
 from trainer.environment import Scenario, Split
 from trainer.worlds.office.apps import APP_NAMES, Site, document
 from trainer.worlds.office.scenarios import draw, place_at

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from app.errors import NotFoundError
-from app.records import Json
+from app.base.errors import NotFoundError
+from app.base.values import Json
 from trainer.environment import Verdict
 from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, AppSite, AppSpec, Role, Site
 from trainer.worlds.office.scenarios import DEMO, Place, Template, place_of

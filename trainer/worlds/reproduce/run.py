@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from app.errors import AppError
-from app.parent_death import end_with_parent
-from app.python_process import python_module
+from app.base.errors import AppError
+from app.base.processes import end_with_parent, python_module
 from trainer.runs.start import check_run_memory
 from trainer.worlds.reproduce.plan import (
     ExperimentPlan,

@@ -13,12 +13,12 @@ import torch
 from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import adapter_profile, choose_profile
+from app.base.errors import InvalidError
 from app.base.model_catalog import SEED, find_model
+from app.base.settings import Settings
 from app.engine.adapter_files import content_hash
 from app.engine.tokenizer import ChatTokenizer, read_card
-from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from trainer.environment import open_environment
 from trainer.learning.adapter import check_adapter
 from trainer.learning.batch import Sample, samples_of

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import torch
 
-from app.records import Policy
-from app.settings import Settings
+from app.base.settings import Settings
+from app.base.values import Policy
 from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.evaluation.local import evaluate_scenarios

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.errors import InvalidError
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.engines.servers import engine_process
 from trainer.evaluation.local import evaluate_scenarios

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
+from app.base.processes import exit_with_parent
 from app.engine.tokenizer import ChatTokenizer
-from app.parent_death import exit_with_parent
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from trainer.environment import Scenario

@@ -13,8 +13,8 @@ from typing import Any
 from tqdm import tqdm
 
 from app.base.model_catalog import SEED
+from app.base.settings import Settings
 from app.client.server import SageClient
-from app.settings import Settings
 from trainer.sft.collection import CollectionSettings, ExpertAccess, collect
 from trainer.worlds.simulate_live.simulation import ended_run
 

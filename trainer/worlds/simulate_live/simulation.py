@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import msgspec
 
+from app.base.errors import InvalidError
+from app.base.values import Json
 from app.client.server import SageClient, ServerError
-from app.errors import InvalidError
-from app.records import Json
 from trainer.atomic_write import write_atomically
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.scenarios import TASKS, TEMPLATES, Place, Template, templates_of

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from app.apis.double.effects import effect_of
-from app.records import Json
+from app.base.values import Json
 from trainer.environment import Split
 from trainer.worlds.generated.words import Style, coined_name, plural, spell
 from trainer.worlds.strangers.domains import Domain, Field, Resource, administration, domains, linked, read_field

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Final, get_args
 
 from app.apis.double.model import read_model
-from app.errors import InvalidError
+from app.base.errors import InvalidError
 from trainer.environment import Split
 from trainer.lessons.experts import plug_in
 from trainer.practice.environments import Key, NothingToPractiseError, Plan, Practice, PracticeEnvironment
