@@ -12,12 +12,12 @@ from pathlib import Path
 
 import click
 
+from app.apis.approvals.commands import approvals
+from app.apis.commands import apis
 from app.base.errors import AppError, SettingError
 from app.base.guarded_output import guard_output
 from app.base.processes import collect_seldom
 from app.base.settings import Settings
-from app.client.api_commands import apis
-from app.client.approval_commands import approvals
 from app.client.options import ListingGroup
 from app.client.run_command import run
 from app.client.skill_commands import skills

@@ -13,7 +13,8 @@ import msgspec
 from litestar import Litestar
 
 from app.adapters.store import AdapterStore
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp.connection import McpCommand
 from app.base.settings import Settings
 from app.base.values import Offer
 from app.datasets.data_location import DataRules
@@ -27,7 +28,6 @@ from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.replica import ReplicaState
 from app.engine.tokenizer import ChatTokenizer
-from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.routes import ReadinessCheck
 from app.processes.api import OpenDependencies, console_router, create_app

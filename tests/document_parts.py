@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 
-from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_signatures
-from app.apis.api_documents import encode, parse_document
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
 from app.apis.catalog import App, Catalog
+from app.apis.documents.protocols import encode, parse_document
+from app.apis.look_ups import search, show_api_descriptions, show_api_doc, show_signatures
 from app.base.errors import ApiDocumentError, HostError
 from app.base.values import Json
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.apis.double.served import served_document
-from app.apis.double.service import Double
+from app.apis.double.service import Double, served_document
 from app.base.values import Json
 from tests.support.http_handlers import AnyMethodHandler, serving_handler
 

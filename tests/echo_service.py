@@ -10,11 +10,11 @@ import pytest
 from litestar import Litestar, MediaType, Request, Response, get, post, route
 from litestar.params import FromPath
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App, Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
 from app.base.values import Json
-from app.gateway.gateway import Gateway
 from tests.listening_app import listening_app
 from tests.traced_transport import TracedTransport
 

@@ -13,7 +13,7 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.base.settings import Settings
 from app.base.values import Offer
 from app.broker.celery_broker import worker_notifier

@@ -5,8 +5,8 @@ from random import Random
 import msgspec
 
 from app.agent.prompt_compact import Compact
+from app.apis.calls.gateway import Gateway
 from app.base.values import Json, Policy, Stop, Task, Trajectory
-from app.gateway.gateway import Gateway
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
 from trainer.lessons.program import Program

@@ -13,10 +13,10 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App, Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.values import Json
-from app.gateway.gateway import Gateway
 from tests.listening_app import listening_app
 from tests.traced_transport import TracedTransport
 

@@ -12,8 +12,9 @@ import httpx
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.apis import store as apis
 from app.base.settings import Settings
-from app.db import apis, results, tables, tasks
+from app.db import results, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES
 from app.engine.protocol import Engine

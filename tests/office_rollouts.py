@@ -7,8 +7,8 @@ import msgspec
 
 from app.agent.action import extract_code
 from app.agent.prompt_compact import Compact
+from app.apis.calls.gateway import Gateway
 from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory
-from app.gateway.gateway import Gateway
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
 from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
+from app.apis import store as apis
 from app.base.model_catalog import SEED
 from app.base.settings import Settings
 from app.base.values import Json
-from app.db import apis
 from app.db.database import Sessions
 from tests.practice_documents import SENSORS, STORE
 from tests.training_project import TrainingProject

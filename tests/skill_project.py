@@ -5,10 +5,10 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
 from app.base.values import Json, ScoreSource, Stop
 from app.db import feedback, offers, skill_evidence, skill_moves, skills, tables, tasks
 from app.db.tables import SkillState, TaskState
-from app.gateway.skill_manifest import AllowedOperation, SkillManifest
 from app.projects import audit
 from app.projects import store as projects
 from app.skills import lifecycle

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpcore
 
-from app.gateway.ssrf import PublicNetwork, resolve
+from app.apis.calls.network import PublicNetwork, resolve
 
 
 class SmallInternet(httpcore.AsyncNetworkBackend):

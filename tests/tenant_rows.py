@@ -7,8 +7,10 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.credentials.credential import Credential
-from app.db import api_credentials, apis, exams, feedback, hosted_models, releases, results, skills, tables
+from app.apis import store as apis
+from app.apis.credentials import store as credentials
+from app.apis.credentials.credential import Credential
+from app.db import exams, feedback, hosted_models, releases, results, skills, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import AuditAction, ExamSource, RunState, TaskState
@@ -77,7 +79,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
 async def _secure(session: AsyncSession, api: tables.Api) -> None:
     value = Credential(value=MARK).to_json()
     about: dict[str, Any] = {"kind": "api_key", "value": value, "authorized": True}
-    await api_credentials.put(session, api.id, "vault-scheme", MARK, **about)
+    await credentials.put(session, api.id, "vault-scheme", MARK, **about)
     await hosted_models.add(session, api.project_id, "vault-model", MARK, url=MARK, model=MARK, trusted=False)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.apis.address import address, check_reachable
-from app.apis.api_documents import parse_document
+from app.apis.documents.protocols import parse_document
+from app.apis.servers import address, check_reachable
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 

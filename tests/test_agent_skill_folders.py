@@ -6,9 +6,8 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from app.apis.app_view import AppView
 from app.apis.catalog import Catalog
-from app.apis.outline import outline
+from app.apis.presentation import AppView, outline
 from app.db import tables
 from app.db.tables import SkillState
 from app.skills.admission import stored_manifest

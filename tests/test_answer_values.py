@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.apis.calls.http_call import ReadResponse, refusal, value_of
 from app.base.errors import HostError
 from app.base.values import Json
-from app.gateway.answer_value import ReadResponse, refusal, value_of
 
 
 def answer(content_type: str, body: bytes, status: int = 200) -> ReadResponse:

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog
-from app.apis.credentials import FixedCredentials, bearer
+from app.apis.credentials.credential import FixedCredentials, bearer
+from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
 from app.base.values import Call, CallResponse
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Answer, Function, RefusalError, SessionLimits
 from tests.processes import free_ports

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.db import skills
 from app.db.database import Sessions
 from app.db.tables import SkillState

@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from app.db import api_credentials, apis
+from app.apis import store as apis
+from app.apis.calls.network import open_client
+from app.apis.credentials import store as credentials
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised
 from tests.lost_connection import lose_connection
@@ -240,11 +241,11 @@ async def test_credentials_are_encrypted_and_end_with_their_api(api: ApiApp, ser
     await register(api, service, credentials={"header_key": {"value": KEY}})
     async with api.sessions() as session:
         row = await apis.get(session, api.demo.id, "vault")
-        stored = await api_credentials.of_api(session, row.id)
+        stored = await credentials.of_api(session, row.id)
     assert KEY not in (stored[0].value or "")
     assert (await api.client.delete("/v1/apis/vault")).status_code == 204
     async with api.sessions() as session:
-        assert not await api_credentials.of_api(session, row.id)
+        assert not await credentials.of_api(session, row.id)
     unknown = await api.client.delete("/v1/apis/vault/credentials/header_key")
     assert unknown.status_code == 404
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.apis.calls.network import open_client
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
 from tests import vault_caller
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised

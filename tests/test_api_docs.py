@@ -2,7 +2,11 @@
 
 import pytest
 
-from app.apis.api_docs import (
+from app.apis.calls.arguments import bind
+from app.apis.catalog import Catalog, Operation, with_builtins
+from app.apis.documents.protocols import parse_document
+from app.apis.look_ups import (
+    Room,
     search,
     shape,
     show_api_descriptions,
@@ -10,11 +14,6 @@ from app.apis.api_docs import (
     show_app_descriptions,
     show_signatures,
 )
-from app.apis.api_documents import parse_document
-from app.apis.bind_arguments import bind
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog, Operation
-from app.apis.look_up_room import Room
 from app.base.errors import HostError
 from app.base.values import Json
 

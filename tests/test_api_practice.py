@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.apis.document_reader import DocumentReader
+from app.apis.calls.network import open_client
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
 from app.apis.double.coverage import Coverage
-from app.apis.read_process import ReadRequest
 from app.base.values import Json
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form, read_page
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk

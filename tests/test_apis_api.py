@@ -11,7 +11,8 @@ import pytest
 import yaml
 from sqlalchemy import event
 
-from app.db import apis, tables, task_queue
+from app.apis import store as apis
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.event_loop import longest_stall

@@ -10,10 +10,11 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from app.apis.document_reader import DocumentReader
+from app.apis import store as apis
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import EngineError
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, run_queue, runners, runs, tables
+from app.db import run_queue, runners, runs, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
 from app.db.notify import NotificationListener

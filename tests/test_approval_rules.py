@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError
+from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
-from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.projects.settings import ApprovalRules
 from tests.ledger import Ledger
 from tests.support.every_row import every_row

@@ -4,10 +4,10 @@ import asyncio
 from datetime import UTC, datetime
 from uuid import UUID
 
+from app.apis.approvals.store import ApprovalExpiry
 from app.base.values import Stop
 from app.db import tables
 from app.db.tables import TaskState
-from app.runner.approval_expiry import ApprovalExpiry
 from tests.api_app import problem
 from tests.approving import COMPLETE, WRITE, WRITES, ApprovingProject
 from tests.scripted_engine import ScriptedEngine, block

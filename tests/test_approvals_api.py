@@ -6,10 +6,11 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from app.db import approvals, tables, task_queue
+from app.apis.approvals import store as approvals
+from app.apis.approvals.gate import ShownCall
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRequest
-from app.security.shown_call import ShownCall
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row
 

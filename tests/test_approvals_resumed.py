@@ -1,7 +1,7 @@
 """The code of a turn that runs again after a decision: its earlier calls are answered from the journal."""
 
+from app.apis import store as apis
 from app.base.values import Stop
-from app.db import apis
 from app.db.tables import TaskState
 from tests.approving import WRITES, ApprovingProject
 

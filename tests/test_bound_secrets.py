@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.apis.bound_parameters import filled
+from app.apis.calls.arguments import filled
 from app.apis.catalog import BoundParameter, Operation, Parameter
 from app.base.errors import HostError
 from app.db import results

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.apis.api_documents import parse_document
-from app.apis.bundle import wanted
-from app.apis.document_reader import DocumentReader
-from app.apis.read_process import ReadRequest
+from app.apis.documents.protocols import parse_document
+from app.apis.documents.read_process import ReadRequest, wanted
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 from tests.document_parts import answer, body, openapi

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.apis.calls.recorded_calls import InDoubtError
 from app.base.errors import HostError
 from app.base.values import Call
-from app.gateway.call_journal import InDoubtError
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
 from tests.ledger_project import until
 

@@ -5,9 +5,10 @@ from uuid import UUID
 
 import pytest
 
+from app.apis import store as apis
 from app.base.errors import EngineError
 from app.base.values import Call, Stop
-from app.db import apis, releases, results, shadows, tables
+from app.db import releases, results, shadows, tables
 from app.db.database import Sessions
 from app.db.shadows import ShadowOutcome
 from tests.api_app import ApiApp, open_api_app, problem

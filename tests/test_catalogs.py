@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from app.apis import store as apis
 from app.apis.catalog import App
 from app.base.values import Json
-from app.db import apis
 from app.db.database import Sessions
 from app.release.catalogs import Catalogs
 from app.release.tool_documents import ApiDocument

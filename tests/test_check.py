@@ -3,8 +3,8 @@
 import pytest
 
 from app.agent.score import score
+from app.apis.calls.gateway import Gateway
 from app.base.errors import InvalidError
-from app.gateway.gateway import Gateway
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from trainer.worlds.office.apps import AppSite

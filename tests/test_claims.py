@@ -6,14 +6,15 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.approvals import store as approvals
+from app.apis.approvals.gate import ShownCall
 from app.base.errors import ConflictError
 from app.base.values import Call, Stop
-from app.db import approvals, calls, lease, shadows, tables, task_queue, turns
+from app.db import calls, lease, shadows, tables, task_queue, turns
 from app.db.database import Sessions
 from app.db.lease import new_claim
 from app.db.tables import TaskState
 from app.projects.settings import ApprovalRequest
-from app.security.shown_call import ShownCall
 from tests.rows import LEASE, project_row, task_row, turn_of
 
 EXPIRED = -1.0

@@ -17,15 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from litestar import Litestar, get, post
 
-from app.apis.api_documents import parse_document
-from app.apis.authentication import CERTIFICATE, Authentication
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import Certificates, CertificateTransport, open_client
 from app.apis.catalog import Catalog
-from app.apis.credentials import FixedCredentials
+from app.apis.credentials.credential import FixedCredentials
+from app.apis.credentials.schemes import CERTIFICATE, Authentication
+from app.apis.documents.protocols import parse_document
 from app.base.errors import SettingError
-from app.gateway.certificate_transport import CertificateTransport
-from app.gateway.certificates import Certificates
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from tests.echo_service import raised
 from tests.ledger_project import until
 from tests.listening_app import listening_app

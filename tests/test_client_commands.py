@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import update
 
+from app.apis.approvals.commands import APPROVAL_STATES
 from app.base.files import noted_place, write_admin_key
 from app.cli import main
-from app.client.approval_commands import APPROVAL_STATES
 from app.client.skill_commands import SKILL_STATES
 from app.client.task_commands import TASK_STATES
 from app.db import releases, skills, tables

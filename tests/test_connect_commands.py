@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from app.apis.calls.network import open_client
+from app.apis.credentials.commands import OPEN_FIELDS, SECRET_FIELDS
+from app.apis.credentials.credential import SECRETS, Credential
 from app.cli import main
-from app.client.credential_fields import OPEN_FIELDS, SECRET_FIELDS
-from app.credentials.credential import SECRETS, Credential
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.protected_server import ProtectedServer

@@ -6,7 +6,9 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_credentials, apis, datasets, evaluations, releases, skills, tables, task_queue
+from app.apis import store as apis
+from app.apis.credentials import store as credentials
+from app.db import datasets, evaluations, releases, skills, tables, task_queue
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.release import manifest
@@ -49,8 +51,8 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 async def _give_credentials(session: AsyncSession, project_id: UUID) -> None:
     row = await apis.get(session, project_id, "cups", document=False)
     for principal in ("", "bea"):
-        await api_credentials.put(session, row.id, "key", principal, kind="api_key", value="{}", authorized=True)
-    await api_credentials.note_use(session, row.id, "key", "bea", "refused bea")
+        await credentials.put(session, row.id, "key", principal, kind="api_key", value="{}", authorized=True)
+    await credentials.note_use(session, row.id, "key", "bea", "refused bea")
 
 
 async def _upload(session: AsyncSession, project_id: UUID) -> None:

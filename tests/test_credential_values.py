@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from app.api.api_request import ApiPatch
-from app.apis.security_schemes import SecurityScheme
+from app.apis.credentials.credential import Credential, checked
+from app.apis.credentials.schemes import SecurityScheme
+from app.apis.requests import ApiPatch
 from app.base.errors import InvalidError
-from app.credentials.credential import Credential, checked
 from tests.support.every_row import every_row
 
 HEADER = SecurityScheme(name="k", kind="api_key", parameter="X-Key")

@@ -8,8 +8,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.base.values import Offer
-from app.gateway.skill_manifest import SkillManifest
 from app.run_settings import RunKind, RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import store as apis
 from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.base.values import Stop
-from app.db import apis, feedback, offers, releases, results, skills, tables, task_queue
+from app.db import feedback, offers, releases, results, skills, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.apis.api_docs import show_api_doc
-from app.apis.api_documents import encode
 from app.apis.catalog import Catalog
-from app.apis.mcp_document import MCP
-from app.apis.signature import signature
+from app.apis.documents.protocols import encode
+from app.apis.listing import signature
+from app.apis.look_ups import show_api_doc
+from app.apis.mcp.document import MCP
 from app.base.errors import HostError
 from app.base.values import Json, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox

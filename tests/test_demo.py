@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 import uvicorn
 
-from app.apis.api_documents import parse_document
+from app.apis import store as apis
+from app.apis.documents.protocols import parse_document
 from app.base.errors import ApiDocumentError
-from app.db import apis, manifests, releases, task_queue
+from app.db import manifests, releases, task_queue
 from app.db.database import Sessions
 from app.machine.up import PROJECT, first_task, register_demo
 from app.projects import store as projects

@@ -8,9 +8,11 @@ import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
+from app.apis import store as apis
+from app.apis import trials
 from app.base.plugin_options import EnvironmentInfo
 from app.base.settings import Settings
-from app.db import api_trials, apis, environments, hosted_models, postgres, releases, runners, schedules, tables
+from app.db import environments, hosted_models, postgres, releases, runners, schedules, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.db.queries import from_now
@@ -218,10 +220,10 @@ async def test_an_api_that_the_model_cannot_use_is_a_warning(patient: Patient, c
         project = await project_row(session)
         for name, correct in (("desk", False), ("mail", True)):
             api = await apis.put(session, project.id, name, source="upload", document={}, digest=name)
-            trial = await api_trials.renew(session, project.id, api.id)
+            trial = await trials.renew(session, project.id, api.id)
             trial.state, trial.questions = TrialState.DONE, [{"correct": correct}, {"correct": False}]
         api = await apis.put(session, project.id, "shop", source="upload", document={}, digest="shop")
-        trial = await api_trials.renew(session, project.id, api.id)
+        trial = await trials.renew(session, project.id, api.id)
         trial.state, trial.reason = TrialState.NOT_TRIED, "its lists are empty"
     async with open_database(patient.env["DATABASE_URL"]) as database:
         found = [(each.verdict, each.text) async for each in check_trials(database)]

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.apis.api_documents import download
-from app.apis.authentication import Authentication
-from app.apis.credentials import bearer
+from app.apis.calls.network import open_client
+from app.apis.credentials.credential import bearer
+from app.apis.credentials.schemes import Authentication
+from app.apis.documents.protocols import download
 from app.base.errors import ApiDocumentError
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.secured_service import SecuredService
 from tests.small_internet import SmallInternet, found, moved

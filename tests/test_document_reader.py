@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.apis.document_reader import DocumentReader
-from app.apis.read_process import ReadRequest
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import ApiDocumentError, InvalidError
 from tests.document_parts import openapi, query
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.apis.double.model import read_model
-from app.apis.double.served import served_document
-from app.apis.double.service import Double, Options
+from app.apis.double.service import Double, Options, served_document
 from app.base.values import Json
 from tests.double_documents import DESK, answer, document, path
 from tests.double_server import EVERY, violations

@@ -9,9 +9,9 @@ from app.apis.double.coverage import PracticeQuestion, practice_finding
 from app.apis.double.masking import samples_of
 from app.apis.double.model import Model, read_model
 from app.apis.double.record_types import is_word, sample_key
-from app.apis.double.samples import Sample, sampled
 from app.apis.double.service import Double
 from app.apis.double.shapes import fields_of
+from app.apis.double.state import Sample, sampled
 from app.base.values import Json
 from tests.double_documents import answer, document
 from tests.practice_documents import LOCKER, LOCKER_SAMPLES, VAULT, VAULT_SAMPLES

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.shapes import Fits
+from app.apis.double.values import Drawer, NoValueError
 from app.base.values import Json
 from tests.support.every_row import every_row
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from app.apis.double.comparison import Given, Pair, differences
 from app.apis.double.model import Model, read_model
-from app.apis.double.samples import Sample, Sampled, sampled
+from app.apis.double.reads import Given, Pair, differences
 from app.apis.double.service import Double, Options
+from app.apis.double.state import Sample, Sampled, sampled
 from app.base.values import Json
 from tests.double_documents import answer, document, path, query
 from tests.support.every_row import every_row

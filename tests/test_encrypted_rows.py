@@ -7,11 +7,12 @@ import msgspec
 import pytest
 from sqlalchemy import NullPool, create_engine, select, text
 
+from app.apis import store as apis
 from app.base.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
 from app.base.errors import InvalidError, SettingError
 from app.base.settings import Settings
 from app.base.values import Call
-from app.db import apis, calls, tables, turns
+from app.db import calls, tables, turns
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate

@@ -13,10 +13,9 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
-from app.apis.api_documents import parse_document
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog
-from app.apis.listed_app import listed_apps
+from app.apis.catalog import Catalog, with_builtins
+from app.apis.documents.protocols import parse_document
+from app.apis.listing import listed_apps
 from app.apis.presentation import Presentation, present
 from app.base.values import Json, Offer, Stop, Task, Turn
 from app.client.server import SageClient

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.apis.api_docs import show_api_doc
 from app.apis.catalog import Catalog
+from app.apis.look_ups import show_api_doc
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.support.every_row import every_row

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
-from app.apis.credentials import FixedCredentials, bearer
-from app.gateway.gateway import Gateway
+from app.apis.credentials.credential import FixedCredentials, bearer
 from tests.echo_service import EchoSetup, echo_app, open_echo, raised
 
 

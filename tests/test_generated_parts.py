@@ -9,9 +9,9 @@ import httpx
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
-from app.gateway.gateway import Gateway
+from app.apis.documents.protocols import parse_document
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
 from tests.support.every_row import every_row

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
 from app.db import exams, skills, tables
 from app.db.tables import ExamSource
-from app.gateway.skill_manifest import AllowedOperation, SkillManifest
 from app.projects import store as projects
 from app.skills.in_memory_library import GrownSkill
 from tests.examined import examined

@@ -5,10 +5,9 @@ from random import Random
 
 import msgspec
 
+from app.apis.calls.skill_guard import GuardedSkill, SkillGuard, widenings
 from app.apis.catalog import Catalog
 from app.base.values import SkillCall, Trajectory
-from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.gateway.skill_manifest import widenings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill
 from app.skills.validate_drafts import validate_drafts

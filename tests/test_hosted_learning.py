@@ -13,11 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import PROFILES, hosted_prompt
-from app.apis.listed_app import ListedApp
+from app.apis import store as apis
+from app.apis.listing import ListedApp
 from app.base.errors import InvalidError
 from app.base.settings import Settings
 from app.base.values import BASE, CountedTokens, Policy, Task, Trajectory, Turn, hosted, hosted_id
-from app.db import adapters, apis, releases, results, tables
+from app.db import adapters, releases, results, tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind, RunSettings

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.apis.calls.network import OwnServices, Service
 from app.base.errors import EngineError, EngineRefusalError
 from app.base.values import hosted
 from app.db import hosted_models, releases, tables
 from app.db.database import Sessions, keys_of
 from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
-from app.gateway.own_services import OwnServices, Service
 from app.projects import usage
 from app.release import hosted_models as opened_models
 from app.release.hosted_models import HostedModels

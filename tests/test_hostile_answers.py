@@ -6,12 +6,11 @@ import zlib
 import msgspec
 import pytest
 
+from app.apis.calls.http_call import HttpCaller, WireRequest
+from app.apis.calls.network import open_client
 from app.base.errors import HostError
 from app.base.untrusted import JsonError, count_values, decode_json
 from app.base.values import Json
-from app.gateway.http_call import HttpCaller
-from app.gateway.http_client import open_client
-from app.gateway.wire_request import WireRequest
 from tests.event_loop import longest_stall
 from tests.processor_time import within
 from tests.raw_server import gzipped, http_answer, raw_server

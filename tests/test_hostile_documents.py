@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from app.apis.api_docs import show_api_doc
-from app.apis.api_documents import encode, parse_document
 from app.apis.catalog import Catalog, Operation, Parameter
-from app.apis.names import nearest
+from app.apis.documents.protocols import encode, parse_document
+from app.apis.look_ups import show_api_doc
+from app.apis.naming import nearest
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.document_parts import REF, answer, body, get, nest, openapi, parsed, query, use

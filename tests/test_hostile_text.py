@@ -2,7 +2,7 @@
 
 import msgspec
 
-from app.apis.api_documents import read_document
+from app.apis.documents.protocols import read_document
 from app.base.errors import ApiDocumentError
 from tests.processor_time import within
 from tests.support.every_row import every_row

@@ -6,12 +6,12 @@ import httpx
 import msgspec
 import pytest
 
-from app.apis.api_documents import download
-from app.apis.authentication import Authentication
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog
-from app.apis.credentials import FixedCredentials, bearer
+from app.apis.credentials.credential import FixedCredentials, bearer
+from app.apis.credentials.schemes import Authentication
+from app.apis.documents.protocols import download
 from app.base.errors import ApiDocumentError
-from app.gateway.http_client import open_client
 from app.projects.webhooks import PostError, SignedPost, post
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
 

@@ -13,12 +13,11 @@ import httpx
 import pytest
 import uvloop
 
+from app.apis.calls.http_call import HttpCaller, WireRequest
+from app.apis.calls.network import open_client
 from app.base.errors import EngineError, HostError
 from app.base.untrusted_http import HttpTransport
 from app.engine import vllm
-from app.gateway.http_call import HttpCaller
-from app.gateway.http_client import open_client
-from app.gateway.wire_request import WireRequest
 
 _AT_ONCE, _ROUNDS = 50, 20
 _KEPT = 5

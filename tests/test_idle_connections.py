@@ -5,7 +5,7 @@ from asyncio import StreamReader, StreamWriter
 
 import pytest
 
-from app.gateway.http_client import open_client
+from app.apis.calls.network import open_client
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from structlog.testing import capture_logs
 
-from app.gateway.skill_manifest import SkillManifest
+from app.apis.calls.skill_guard import SkillManifest
 from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import extract
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary

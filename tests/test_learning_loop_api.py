@@ -10,7 +10,7 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.base.settings import Settings
 from app.broker.celery_broker import worker_notifier
 from app.datasets.dataset_store import DatasetStore

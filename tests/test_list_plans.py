@@ -10,8 +10,10 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import failed_calls
+from app.apis.approvals import store as approvals
 from app.base.values import Stop
-from app.db import approvals, failed_calls, releases, runs, skill_savings, skills, tasks, training_data, watches
+from app.db import releases, runs, skill_savings, skills, tasks, training_data, watches
 from app.db.database import Database, open_database
 from app.db.tables import ApprovalState, DeliveryState, RunState, SkillState, TaskState
 from app.projects import audit, statistics, webhooks

@@ -6,10 +6,9 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from app.agent.prompt_full import Full
-from app.apis.api_documents import parse_document
-from app.apis.builtin import COMPLETE_TASK, SUPERVISOR, with_builtins
-from app.apis.catalog import Catalog
-from app.apis.listed_app import ListedApp
+from app.apis.catalog import COMPLETE_TASK, SUPERVISOR, Catalog, with_builtins
+from app.apis.documents.protocols import parse_document
+from app.apis.listing import ListedApp
 from app.base.values import Json, Task
 
 

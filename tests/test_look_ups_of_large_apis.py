@@ -10,13 +10,19 @@ import httpx
 import msgspec
 import pytest
 
-from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_app_descriptions, show_signatures
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.look_up_room import Room
-from app.apis.short_signature import SignatureWords
+from app.apis.documents.protocols import parse_document
+from app.apis.listing import SignatureWords
+from app.apis.look_ups import (
+    Room,
+    search,
+    show_api_descriptions,
+    show_api_doc,
+    show_app_descriptions,
+    show_signatures,
+)
 from app.base.errors import HostError
-from app.gateway.gateway import Gateway
 from tests.document_parts import openapi
 
 FAR = (100, 10**9)  # pages

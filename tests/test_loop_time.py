@@ -7,11 +7,10 @@ from types import FrameType
 
 import httpx
 
+from app.apis.calls import http_call
+from app.apis.calls.http_call import HttpCaller, WireRequest
 from app.base.errors import HostError
 from app.base.text import visible
-from app.gateway import answer_value, event_stream
-from app.gateway.http_call import HttpCaller
-from app.gateway.wire_request import WireRequest
 from tests.raw_server import raw_server
 from tests.support.every_row import every_row
 
@@ -53,7 +52,7 @@ async def test_a_large_answer_is_read_beside_the_loop_whatever_it_is() -> None:
                 answer = head % (status, content_type.encode(), len(body)) + body
                 async with raw_server(answer) as url, httpx.AsyncClient() as client:
                     request = WireRequest("GET", url, {})
-                    with functions_of_this_thread(answer_value, event_stream) as entered, suppress(HostError):
+                    with functions_of_this_thread(http_call, http_call) as entered, suppress(HostError):
                         await HttpCaller(client, timeout=60).send(request)
                 assert entered <= {"is_success", "media_type"}
 

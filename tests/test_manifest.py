@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, manifests, releases, tables, task_queue
+from app.apis import store as apis
+from app.db import manifests, releases, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.projects import audit

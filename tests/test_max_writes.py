@@ -10,13 +10,13 @@ import httpx
 import msgspec
 import pytest
 
+from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError
+from app.apis.approvals.store import ApprovalExpiry
 from app.base.errors import HostError
 from app.base.values import Call, CallResponse, Json, Stop
 from app.db import feedback
 from app.db.tables import TaskState
-from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.projects.settings import ApprovalRules
-from app.runner.approval_expiry import ApprovalExpiry
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page
 from tests.echo_service import Echo, EchoSetup

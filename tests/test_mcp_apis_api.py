@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from mcp_types import ToolAnnotations
 
-from app.apis.document_reader import DocumentReader
-from app.db import apis, mcp_changes, skills
+from app.apis import store as apis
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp import listing
+from app.apis.mcp.connection import McpTarget
+from app.db import skills
 from app.db.database import Sessions
-from app.gateway.mcp_client.connection_pool import McpTarget
 from app.release.mcp_refresh import McpRefresh, mark_changed
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
@@ -175,13 +177,13 @@ async def test_tries_end(api: ApiApp) -> None:
         await put(api, mcp=url)
     async with api.sessions.begin() as session:
         row = await apis.get(session, api.demo.id, "notes")
-        row.refresh_tries = mcp_changes.MAX_TRIES - 1
+        row.refresh_tries = listing.MAX_TRIES - 1
         row.refresh_at = row.created_at
     async with api.sessions.begin() as session:
-        claimed = await mcp_changes.claim_due(session)
+        claimed = await listing.claim_due(session)
         assert claimed is not None
-        assert (claimed.refresh_tries, claimed.refresh_at) == (mcp_changes.MAX_TRIES, None)
-        assert await mcp_changes.claim_due(session) is None
+        assert (claimed.refresh_tries, claimed.refresh_at) == (listing.MAX_TRIES, None)
+        assert await listing.claim_due(session) is None
 
 
 @asynccontextmanager

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from mcp.server.mcpserver import Audio, Image
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.http_call import WireRequest
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog
-from app.apis.credentials import FixedCredentials, bearer
+from app.apis.credentials.credential import FixedCredentials, bearer
+from app.apis.documents.protocols import parse_document
+from app.apis.mcp.calls import McpCaller, mcp_callers
+from app.apis.mcp.connection import McpServers, McpTarget
+from app.apis.mcp.listing import fetch_listing
 from app.base.errors import ApiDocumentError, HostError
 from app.base.values import Call
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
-from app.gateway.mcp_client.mcp_calls import McpCaller, mcp_callers
-from app.gateway.mcp_client.tool_listing import fetch_listing
-from app.gateway.wire_request import WireRequest
 from tests.ledger_project import until
 from tests.listening_app import listening_app
 from tests.notebook_server import Notebook

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.apis.api_documents import encode, parse_document
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
 from app.apis.catalog import App
-from app.apis.signature import signature
+from app.apis.documents.protocols import encode, parse_document
+from app.apis.listing import signature
 from app.base.errors import ApiDocumentError, HostError
 
 OBJECT = {"type": "object"}

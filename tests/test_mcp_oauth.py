@@ -11,18 +11,19 @@ import pytest
 from mcp.shared.auth import OAuthClientInformationFull
 from msgspec import json
 
-from app.apis.api_documents import parse_document
+from app.apis import store as apis
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog
-from app.apis.document_reader import DocumentReader
+from app.apis.credentials.stored_credentials import StoredCredentials
+from app.apis.documents.protocols import parse_document
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp.calls import mcp_callers
+from app.apis.mcp.connection import McpServers
+from app.apis.mcp.listing import discover
 from app.base.errors import ApiDocumentError
-from app.credentials.mcp_discovery import discover
-from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis, manifests
+from app.db import manifests
 from app.db.database import Sessions
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.release import tool_documents
 from app.release.mcp_refresh import McpRefresh
 from tests.api_app import ApiApp, asgi_client, open_api_app

@@ -13,15 +13,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from app.apis.calls.http_call import WireRequest
+from app.apis.calls.network import open_client
+from app.apis.mcp import connection as connection_pool
+from app.apis.mcp.calls import McpCaller
+from app.apis.mcp.connection import McpCommand, McpServers, McpTarget
 from app.base.errors import HostError
 from app.base.settings import Settings
 from app.base.values import Json
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client import connection_pool
-from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
-from app.gateway.mcp_client.mcp_calls import McpCaller
-from app.gateway.mcp_client.mcp_commands import McpCommand
-from app.gateway.wire_request import WireRequest
 from app.processes.runner import open_mcp_servers
 from tests.ledger_project import until
 from tests.notebook_server import Notebook

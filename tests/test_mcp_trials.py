@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.apis import store as apis
+from app.apis.calls.network import open_client
+from app.apis.mcp.connection import McpServers
+from app.apis.mcp.listing import fetch_listing
 from app.base.errors import InvalidError
-from app.db import apis, exams
+from app.db import exams
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.projects import store as projects
 from app.runner.runner import Runner
 from tests.examined import examined

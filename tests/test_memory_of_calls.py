@@ -7,17 +7,23 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.approvals.gate import shown_call
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.skill_guard import (
+    PARAMETER,
+    AllowedOperation,
+    GuardedSkill,
+    Place,
+    SkillGuard,
+    SkillManifest,
+    SmallValues,
+)
 from app.apis.catalog import Catalog, Operation
+from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
 from app.base.secrets import SecretValues
 from app.base.values import Json
-from app.gateway.gateway import Gateway
-from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.gateway.skill_manifest import PARAMETER, AllowedOperation, SkillManifest
-from app.gateway.small_values import Place, SmallValues
 from app.sandbox.protocol import EnteredSkill
-from app.security.shown_call import shown_call
 from tests.document_parts import openapi
 
 MEGABYTE = 1_000_000

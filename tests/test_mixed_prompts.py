@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.db import releases, results, runners
 from app.db.database import Sessions

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.protocols import parse_document
+from app.apis.documents.reader import DocumentReader
 from app.base.model_catalog import SEED, SEED_DIR
 from app.base.values import Json, hosted
 from app.db import releases

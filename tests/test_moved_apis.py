@@ -10,12 +10,14 @@ import httpx
 import pytest
 from sqlalchemy import text, update
 
+from app.apis import store as apis
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
+from app.apis.credentials import store as api_credentials
+from app.apis.credentials.stored_credentials import StoredCredentials
 from app.base.errors import HostError
-from app.credentials.stored_credentials import StoredCredentials
-from app.db import api_credentials, apis, manifests, tables
+from app.db import manifests, tables
 from app.db.database import Sessions, keys_of
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from app.release import tool_documents
 from app.release.catalogs import Catalogs
 from tests.api_app import ApiApp, open_api_app, problem

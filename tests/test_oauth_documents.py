@@ -5,11 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.apis.security_schemes import OAuthFlow, SecurityScheme
+from app.apis.credentials import oauth
+from app.apis.credentials.credential import Credential
+from app.apis.credentials.oauth import TokenError
+from app.apis.credentials.schemes import OAuthFlow, SecurityScheme
 from app.base.errors import InvalidError
-from app.credentials import oauth
-from app.credentials.credential import Credential
-from app.credentials.token_request import TokenError
 
 
 async def complete(**declared: Any) -> Credential:

@@ -8,8 +8,8 @@ import pytest
 from app.agent.action import extract_code
 from app.agent.prompt_compact import Compact
 from app.agent.score import score
+from app.apis.calls.gateway import Gateway
 from app.base.values import Json
-from app.gateway.gateway import Gateway
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.office_instructions import asked_by

@@ -4,8 +4,7 @@ from typing import Any
 
 import httpx
 
-from app.gateway.http_call import HttpCaller
-from app.gateway.wire_request import WireRequest
+from app.apis.calls.http_call import HttpCaller, WireRequest
 from tests.support.every_row import every_row
 from trainer.worlds.office.environment import DirectClient
 from trainer.worlds.office.services import create_services

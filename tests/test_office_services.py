@@ -7,7 +7,7 @@ import httpx
 import pytest
 from litestar.testing import AsyncTestClient
 
-from app.apis.api_documents import parse_document
+from app.apis.documents.protocols import parse_document
 from app.base.values import Json
 from trainer.worlds.office.apps import APP_NAMES, Site, document
 from trainer.worlds.office.services import create_services

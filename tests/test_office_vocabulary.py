@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from app.apis.api_docs import show_signatures
-from app.apis.builtin import with_builtins
+from app.apis.catalog import with_builtins
+from app.apis.look_ups import show_signatures
 from app.sandbox.child.api_proxies import Apis
 from app.sandbox.child.channel import HostChannel
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -3,15 +3,15 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.address import address
-from app.apis.api_documents import encode, parse_document, read_document
-from app.apis.bind_arguments import bind
+from app.apis import store as apis
+from app.apis.calls.arguments import bind
 from app.apis.catalog import App, Operation
-from app.apis.openapi import OPENAPI
-from app.apis.signature import signature
+from app.apis.documents.openapi import OPENAPI
+from app.apis.documents.protocols import encode, parse_document, read_document
+from app.apis.listing import signature
+from app.apis.servers import address
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
-from app.db import apis
 from app.projects import store as projects
 from tests.processor_time import within
 

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db import apis, releases, tables, task_queue
+from app.apis import store as apis
+from app.db import releases, tables, task_queue
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.release import tool_documents

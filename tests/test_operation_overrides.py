@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.apis.document_reader import DocumentReader
-from app.apis.read_process import ReadRequest
-from app.db import apis, releases, tables, task_queue
+from app.apis import store as apis
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
+from app.db import releases, tables, task_queue
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRules
 from app.release.catalogs import Catalogs

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_signatures
-from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
-from app.apis.look_up_room import Room
+from app.apis.documents.protocols import parse_document
+from app.apis.look_ups import Room, search, show_api_descriptions, show_api_doc, show_signatures
 from app.apis.presentation import Presentation, present
 from tests.document_parts import answer, body, openapi
 from tests.support.every_row import every_row

@@ -9,12 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.apis.calls.network import OwnServices, PublicNetwork, Service, open_client
 from app.base.errors import HostError, SettingError
 from app.base.settings import Settings
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
-from app.gateway.own_services import OwnServices, Service
-from app.gateway.ssrf import PublicNetwork
 from tests.ledger import Ledger
 from tests.ledger_project import ledger_key
 from tests.processes import free_ports

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.http_call import passed_headers
+from app.apis.documents.protocols import parse_document
 from app.apis.pagination import next_page
 from app.base.values import Json
-from app.gateway.response_headers import passed_headers
 from tests.document_parts import openapi
 from tests.support.every_row import every_row
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.documents.protocols import parse_document
 from app.base import plugins
 from app.base.errors import ApiDocumentError, InvalidError
 from app.run_settings import RunSettings, check_runnable
@@ -135,7 +135,7 @@ def test_all_checks_run_in_the_order_of_their_names() -> None:
 def test_an_installed_protocol_parses_its_documents_and_encodes_its_calls(tmp_path: Path) -> None:
     install(tmp_path)
     script = """
-from app.apis.api_documents import encode, parse_document
+from app.apis.documents.protocols import encode, parse_document
 app = parse_document("sums", {"procedures": {"add": ["a", "b"]}, "address": "http://sums.test"})
 request = encode(app, app.operations["add"], {"a": 1, "b": 2})
 print(app.protocol, app.server, request.target, request.content.decode())

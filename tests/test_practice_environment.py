@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis import store as apis
+from app.apis.documents.protocols import parse_document
 from app.apis.naming import keys_of
 from app.apis.presentation import OperationOverride, Presentation
 from app.base.errors import InvalidError
 from app.base.values import Json
-from app.db import apis
 from app.db.database import Sessions
 from tests.double_documents import DESK
 from tests.practice_documents import SENSORS

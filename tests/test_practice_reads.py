@@ -5,12 +5,11 @@ from typing import Any
 
 import msgspec
 
-from app.apis.double.comparison import Given
 from app.apis.double.coverage import PracticeQuestion, practice_finding
 from app.apis.double.masking import masked_answer, samples_of, with_masked_names
 from app.apis.double.model import Model, read_model
-from app.apis.double.reads import MOST_CALLS, Reading, Readings, RealAnswer, cut, read_answers, reading_plan
-from app.apis.double.samples import Sample, sampled
+from app.apis.double.reads import MOST_CALLS, Given, Reading, Readings, RealAnswer, cut, read_answers, reading_plan
+from app.apis.double.state import Sample, sampled
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.double_documents import answer, body, document, path, query

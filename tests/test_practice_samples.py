@@ -8,11 +8,11 @@ import httpx
 import msgspec
 import pytest
 
-from app.apis.document_reader import DocumentReader
+from app.apis import store as apis
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import NotFoundError
 from app.base.settings import Settings
 from app.base.values import Json
-from app.db import apis
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
 from app.projects import store as projects

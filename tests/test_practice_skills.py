@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from app.agent.prompt_profiles import PROFILES
-from app.db import apis, skills, tables
+from app.apis import store as apis
+from app.db import skills, tables
 from app.db.database import Sessions
 from app.db.skills import NewSkill
 from app.db.tables import SkillState

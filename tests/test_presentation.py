@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_documents import parse_document
-from app.apis.app_view import AppView
-from app.apis.bound_parameters import bind_parameters
+from app.apis.calls.arguments import bind_parameters
 from app.apis.catalog import App, Catalog
+from app.apis.documents.protocols import parse_document
 from app.apis.naming import Naming, keys_of
-from app.apis.presentation import OperationOverride, Presentation, keep_names, present
+from app.apis.presentation import AppView, OperationOverride, Presentation, keep_names, present
 from app.projects.settings import ApprovalRules
 from tests.document_parts import openapi
 from tests.processor_time import growth

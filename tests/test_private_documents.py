@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from app.apis.calls.network import open_client
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.raw_server import http_answer, raw_server
 from tests.small_internet import SmallInternet, moved

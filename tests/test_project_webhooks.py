@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db import approvals, tables, task_queue
+from app.apis.approvals import store as approvals
+from app.apis.approvals.gate import ShownCall
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import store as projects
 from app.projects.settings import ApprovalRequest
-from app.security.shown_call import ShownCall
 from app.web.manual import DIRECTORY
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, task_row

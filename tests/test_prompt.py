@@ -7,7 +7,7 @@ import pytest
 
 from app.agent.observation import RESTARTED
 from app.agent.prompt_profiles import PROFILES, choose_profile
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.errors import SettingError
 from app.base.values import Offer, Task
 from app.engine.tokenizer import Message

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from app.agent.prompt_profiles import PROFILES
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
 from app.sandbox.protocol import Observation, RunStop

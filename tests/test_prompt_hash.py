@@ -8,7 +8,7 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import PROFILES, prompt_hash, prompt_text
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.sandbox.protocol import Observation

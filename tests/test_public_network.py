@@ -5,12 +5,10 @@ import asyncio
 import httpx
 import pytest
 
-from app.apis.api_documents import download
+from app.apis.calls.http_call import HttpCaller, WireRequest
+from app.apis.calls.network import PublicNetwork, open_client
+from app.apis.documents.protocols import download
 from app.base.errors import ApiDocumentError, HostError
-from app.gateway.http_call import HttpCaller
-from app.gateway.http_client import open_client
-from app.gateway.ssrf import PublicNetwork
-from app.gateway.wire_request import WireRequest
 from tests.raw_server import raw_server
 from tests.small_internet import SmallInternet, found, moved
 

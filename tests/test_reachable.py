@@ -2,10 +2,9 @@
 
 import pytest
 
-from app.apis.address import address
-from app.apis.api_documents import parse_document
 from app.apis.catalog import App
-from app.apis.reachable import CalledServers, reaches
+from app.apis.documents.protocols import parse_document
+from app.apis.servers import CalledServers, address, reaches
 from app.base.values import Json
 
 REGIONS: dict[str, Json] = {"default": "eu", "enum": ["eu", "us"]}

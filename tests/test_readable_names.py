@@ -3,7 +3,7 @@
 import re
 from random import Random
 
-from app.apis.readable_names import path_name, readable_name
+from app.apis.naming import path_name, readable_name
 from tests.processor_time import within
 from tests.support.every_row import every_row
 from trainer.worlds.generated.apis import GYM, draw_gym_api

@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
+from app.apis.calls.recorded_calls import RecordedCalls, concerns
 from app.base.values import Call
-from app.gateway.recorded_calls import RecordedCalls, concerns
 from tests.support.every_row import every_row
 
 

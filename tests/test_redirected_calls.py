@@ -14,17 +14,16 @@ from litestar import Response, post
 from litestar.params import Body
 
 from app.agent.rollout_loop import ResumeState
-from app.apis.api_documents import parse_document
+from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.http_call import HttpCaller, WireRequest
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
 from app.base.judge import load_judge
 from app.base.values import Json, Stop
 from app.db import skills
-from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
-from app.gateway.gateway import Gateway
-from app.gateway.http_call import HttpCaller
-from app.gateway.http_client import open_client
-from app.gateway.wire_request import WireRequest
 from app.projects.settings import ApprovalDecision, ApprovalRules
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.apis.api_documents import fetch_document, parse_document, read_document
+from app.apis.documents.protocols import fetch_document, parse_document, read_document
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 from tests.support.every_row import every_row

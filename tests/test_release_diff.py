@@ -7,9 +7,10 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.api_documents import parse_document
-from app.apis.app_view import AppView, OperationTraits
-from app.db import apis, manifests, releases, runs, skills, task_queue
+from app.apis import store as apis
+from app.apis.documents.protocols import parse_document
+from app.apis.presentation import AppView, OperationTraits
+from app.db import manifests, releases, runs, skills, task_queue
 from app.db.database import Sessions
 from app.db.manifests import SkillName
 from app.db.tables import Release

@@ -5,11 +5,11 @@ from urllib.parse import parse_qsl, unquote_plus
 
 import pytest
 
-from app.apis.api_docs import show_api_doc
-from app.apis.api_documents import encode, parse_document
-from app.apis.binary_values import takes_bytes
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
 from app.apis.catalog import App, Catalog, Parameter
+from app.apis.documents.protocols import encode, parse_document
+from app.apis.look_ups import show_api_doc
+from app.apis.values import takes_bytes
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.document_parts import openapi

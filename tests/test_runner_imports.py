@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from app.db import apis, tasks
+from app.apis import store as apis
+from app.apis.calls.network import open_client
+from app.apis.mcp.connection import McpServers
+from app.apis.mcp.listing import fetch_listing
+from app.db import tasks
 from app.db.database import Sessions
 from app.db.tables import Project
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.projects import store as projects
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger

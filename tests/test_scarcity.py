@@ -13,16 +13,16 @@ import httpx
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog
+from app.apis.documents.protocols import parse_document
+from app.apis.mcp.calls import mcp_callers
+from app.apis.mcp.connection import McpServers
+from app.apis.mcp.listing import fetch_listing
 from app.base.errors import NoConnectionError, SandboxError, ShortageError
 from app.base.processes import shortage_of
 from app.db.tables import TaskState
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_calls import mcp_callers
-from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.runner.runner import RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.ledger_project import LedgerProject, put_ledger, until

@@ -7,9 +7,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
 from app.apis.catalog import Operation, Parameter
-from app.apis.schema_validator import Check, start_counting
+from app.apis.documents.schemas import Check, start_counting
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.processor_time import within

@@ -8,7 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.db import approvals, skill_moves, skills, tables
+from app.apis.approvals import store as approvals
+from app.db import skill_moves, skills, tables
 from app.projects import webhooks
 from app.skills.admission import admit
 from app.skills.library import Library

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from app.apis.api_documents import download, parse_document, read_document
-from app.apis.patterns import compiled
+from app.apis.calls.http_call import HttpCaller, WireRequest
+from app.apis.calls.network import open_client
+from app.apis.documents.protocols import download, parse_document, read_document
+from app.apis.documents.schemas import compiled
 from app.base.errors import ApiDocumentError, HostError
 from app.base.values import Json
-from app.gateway.http_call import HttpCaller
-from app.gateway.http_client import open_client
-from app.gateway.wire_request import WireRequest
 from tests.document_parts import REF, answer, body, get, openapi, parsed, query, use
 from tests.processor_time import within
 from tests.raw_server import gzipped, http_answer, raw_server

@@ -5,9 +5,15 @@ import json
 import zlib
 from typing import Any
 
-from app.gateway.skill_guard import refusal
-from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOperation, SkillManifest
-from app.gateway.value_origins import ValueOrigins
+from app.apis.calls.skill_guard import (
+    CONSTANT,
+    PARAMETER,
+    RESULT,
+    AllowedOperation,
+    SkillManifest,
+    ValueOrigins,
+    refusal,
+)
 from tests.support.every_row import every_row
 from tests.test_skill_guard import operation
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from app.apis.credentials import mask
+from app.apis.credentials.credential import mask
 from app.base.secrets import SecretValues
 from app.base.values import Call, Json
 from tests.processor_time import growth, within

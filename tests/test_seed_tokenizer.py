@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.apis.api_docs import show_signatures
+from app.apis.look_ups import show_signatures
 from app.engine.tokenizer import ChatTokenizer, Message
 from trainer.worlds.office import solution
 from trainer.worlds.office.apps import APP_NAMES, Site

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_docs import show_signatures
-from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.apis.look_up_room import Room
+from app.apis.documents.protocols import parse_document
+from app.apis.listing import SignatureWords, short_signature
+from app.apis.look_ups import Room, show_signatures
 from app.apis.presentation import Presentation, present
-from app.apis.short_signature import SignatureWords, short_signature
 from tests.document_parts import answer, body, openapi
 
 FIELDS = sorted([*(f"filter_{part}_setting" for part in "abcdefghijklmnopqrstuvwxyz"), "paused", "title", "url"])

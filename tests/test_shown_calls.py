@@ -7,14 +7,13 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
+from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError, shown_call
 from app.base.errors import HostError
 from app.base.secrets import SecretValues
 from app.base.text import visible
 from app.db import tables
-from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.projects import webhooks
 from app.projects.settings import ApprovalRules
-from app.security.shown_call import shown_call
 from app.skills.skill_names import name_objection
 from tests.approving import WRITES, ApprovingProject
 from tests.console_pages import read_page

@@ -5,20 +5,23 @@ from typing import Any
 
 import pytest
 
-from app.apis.builtin import API_DOCS, COMPLETE_TASK
-from app.apis.catalog import Operation
-from app.base.errors import HostError
-from app.base.values import Call
-from app.gateway.skill_guard import GuardedSkill, SkillGuard, SkillRefusal, constants_of, refusal
-from app.gateway.skill_manifest import (
+from app.apis.calls.skill_guard import (
     CONSTANT,
     PARAMETER,
     RESULT,
     AllowedOperation,
+    GuardedSkill,
+    SkillGuard,
     SkillManifest,
+    SkillRefusal,
+    ValueOrigins,
+    constants_of,
+    refusal,
     widenings,
 )
-from app.gateway.value_origins import ValueOrigins
+from app.apis.catalog import API_DOCS, COMPLETE_TASK, Operation
+from app.base.errors import HostError
+from app.base.values import Call
 from app.sandbox.protocol import EnteredSkill
 
 PASSWORD = "hunter2-and-more"

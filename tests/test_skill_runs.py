@@ -5,10 +5,10 @@ from uuid import UUID
 
 import msgspec
 
+from app.apis.calls.skill_guard import PARAMETER, AllowedOperation, SkillManifest
 from app.base.values import Stop
 from app.db import skill_evidence, skill_moves, skills
 from app.db.tables import Skill, TaskState
-from app.gateway.skill_manifest import PARAMETER, AllowedOperation, SkillManifest
 from tests.api_app import problem
 from tests.approving import WRITES, ApprovingProject
 from tests.rows import new_skill

@@ -4,9 +4,8 @@ from ipaddress import ip_address
 
 import pytest
 
+from app.apis.calls.network import is_public, open_client
 from app.base.errors import HostError
-from app.gateway.http_client import open_client
-from app.gateway.ssrf import is_public
 from tests.support.every_row import every_row
 
 PRIVATE = """

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.apis import store as apis
 from app.base.errors import InvalidError
-from app.db import apis, exams
+from app.db import exams
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import secrets

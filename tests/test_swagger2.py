@@ -8,15 +8,15 @@ import pytest
 from litestar import Litestar, Request, route
 from litestar.params import FromPath
 
-from app.apis.api_documents import encode, parse_document, read_document
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import App, Catalog
-from app.apis.signature import signature
-from app.apis.swagger2 import as_openapi
+from app.apis.documents.protocols import encode, parse_document, read_document
+from app.apis.documents.swagger2 import as_openapi
+from app.apis.listing import signature
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from tests.listening_app import listening_app
 
 DOCUMENT = """

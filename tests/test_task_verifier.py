@@ -11,12 +11,12 @@ import pytest
 from litestar import Litestar, Request, Response, post
 from sqlalchemy import select
 
+from app.apis.calls.network import open_client
 from app.base.values import ScoreSource
 from app.db import feedback, results, tables, task_queue, tasks
 from app.db.database import Sessions
 from app.db.results import measures
 from app.db.tables import TaskState
-from app.gateway.http_client import open_client
 from app.runner.verifier_sender import VerifierOptions, VerifierSender
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until

@@ -15,9 +15,16 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from app.apis.api_documents import parse_document
+from app.apis.approvals.gate import shown_call
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import PublicNetwork, open_client
+from app.apis.calls.skill_guard import PARAMETER, refusal
 from app.apis.catalog import Catalog
-from app.apis.credentials import FixedCredentials, bearer
+from app.apis.credentials.credential import FixedCredentials, bearer
+from app.apis.documents.protocols import parse_document
+from app.apis.mcp.calls import mcp_callers
+from app.apis.mcp.connection import McpServers
+from app.apis.mcp.listing import fetch_listing
 from app.base.errors import AdapterError, GgufError, HostError, InvalidError, public_text
 from app.base.secrets import SecretValues
 from app.base.text import visible, visible_value
@@ -25,18 +32,9 @@ from app.base.values import Stop
 from app.db import feedback, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, SkillState
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_calls import mcp_callers
-from app.gateway.mcp_client.tool_listing import fetch_listing
-from app.gateway.skill_guard import refusal
-from app.gateway.skill_manifest import PARAMETER
-from app.gateway.ssrf import PublicNetwork
 from app.machine.backup import unpack_rows
 from app.machine.gguf import convert
 from app.projects import audit, keys
-from app.security.shown_call import shown_call
 from app.skills import lifecycle
 from app.skills.skill_names import name_objection
 from tests.listening_app import listening_app

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from app.apis.api_documents import encode, parse_document
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
 from app.apis.catalog import App
+from app.apis.documents.protocols import encode, parse_document
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.document_parts import REF, answer, body, openapi

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from app.apis import store as apis
 from app.base.settings import Settings
 from app.base.values import Json
-from app.db import apis
 from app.db.database import Sessions
 from app.engine.adapter_files import CONFIG, WEIGHTS
 from tests.small_disk import small_disk

@@ -10,12 +10,13 @@ import pytest
 from litestar import get
 from litestar.response import Redirect
 
+from app.apis import store as apis
+from app.apis.calls.network import open_client
 from app.base.errors import InvalidError
 from app.base.values import Json
-from app.db import apis, exams
+from app.db import exams
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
-from app.gateway.http_client import open_client
 from app.projects import store as projects
 from tests.examined import examined
 from tests.ledger import Entry, Ledger

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from app.apis.api_documents import parse_document
 from app.apis.catalog import App
-from app.apis.trial_answers import is_right
+from app.apis.documents.protocols import parse_document
 from app.apis.trial_questions import (
     MOST,
     Question,
@@ -14,6 +13,7 @@ from app.apis.trial_questions import (
     answers,
     first_reads,
     further_reads,
+    is_right,
     questions,
     seen_of,
 )

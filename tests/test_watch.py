@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from sqlalchemy import func, select, update
 
+from app.apis import store as apis
 from app.base.errors import ConflictError, EngineError
 from app.base.values import Json
-from app.db import apis, releases, tables
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.release import canary, manifest, watch

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.apis.catalog import App, Catalog, Operation
 from app.base.values import Call, Json, Trajectory, Turn, Use
-from app.gateway.skill_manifest import SkillManifest
 from app.skills.extract import extract
 from app.skills.written_manifest import manifest_of
 from tests.written_functions import ran, rollout

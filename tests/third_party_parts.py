@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.apis.protocol import OutgoingRequest
+from app.apis.documents.protocols import OutgoingRequest
 from app.base.values import Json, Trajectory
 from app.skills.extract import Draft
 from app.skills.fusion import Ranked

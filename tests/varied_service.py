@@ -14,11 +14,11 @@ from litestar import Litestar, Request, Response, get, post, put
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import App, Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.values import Json
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from tests.listening_app import listening_app
 
 PHOTO = bytes(range(256)) * 4

@@ -5,12 +5,12 @@ from uuid import UUID
 
 import httpx
 
-from app.apis.api_documents import parse_document
+from app.apis import store as apis
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
-from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis
+from app.apis.credentials.stored_credentials import StoredCredentials
+from app.apis.documents.protocols import parse_document
 from app.db.database import Sessions
-from app.gateway.gateway import Gateway
 from app.release import tool_documents
 from tests.api_app import ApiApp
 from tests.secured_service import CLIENT, KEY, PASSWORD, SECRET, SecuredService

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from app.apis.calls.network import open_client
 from app.db.database import open_database
-from app.gateway.http_client import open_client
 from tests.encryption_keys import TEST_KEYS
 from tests.vault_api import open_gateway
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import httpx
 
+from app.apis.calls.network import open_client
 from app.db import task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.gateway.http_client import open_client
 from app.projects.webhooks import WebhookOptions, WebhookSender
 from tests.api_app import ApiApp
 from tests.ledger_project import until

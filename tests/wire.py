@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from email.message import Message
 from email.parser import BytesParser
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import Catalog, Operation
+from app.apis.documents.protocols import parse_document
 from app.base.values import Json
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from tests.recording_server import Received, RecordingServer, recording_server
 
 

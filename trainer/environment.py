@@ -13,11 +13,11 @@ from typing import Literal, Protocol, runtime_checkable
 import httpx
 import msgspec
 
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
 from app.base import plugins
 from app.base.plugin_options import PluginSpec, load_options
 from app.base.values import Task, Trajectory
-from app.gateway.gateway import Gateway
 
 GROUP = "sage.environments"
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from app.agent.observation import last_line
 from app.agent.prompt_compact import Compact
-from app.apis.builtin import API_DOCS
-from app.apis.listed_app import ListedApp
+from app.apis.catalog import API_DOCS
+from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 
 from app.agent.observation import cut, error_of, last_line
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
 from app.sandbox.protocol import Observation

@@ -6,8 +6,8 @@ from typing import ClassVar
 import msgspec
 
 from app.agent.observation import cut, error_of
-from app.apis.builtin import API_DOCS
-from app.apis.listed_app import ListedApp
+from app.apis.catalog import API_DOCS
+from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import Message
 from app.sandbox.protocol import Observation

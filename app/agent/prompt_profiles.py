@@ -12,7 +12,7 @@ import msgspec
 from app.agent.prompt_brief import Brief
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.errors import SettingError
 from app.base.values import Json, Offer, Task, hosted_id
 from app.engine.tokenizer import ChatTokenizer, Message, read_card

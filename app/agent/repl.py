@@ -5,9 +5,9 @@ from datetime import datetime
 
 import msgspec
 
+from app.apis.calls.gateway import Gateway
 from app.base.errors import SandboxError
 from app.base.values import Call, Offer
-from app.gateway.gateway import Gateway
 from app.sandbox.protocol import Function, Observation, Sandbox, Session, SessionLimits
 
 

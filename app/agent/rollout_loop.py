@@ -18,13 +18,13 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import HOSTED, Profile, prompt_hash
 from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
-from app.apis.listed_app import listed_apps
+from app.apis.approvals.gate import ApprovalWantedError
+from app.apis.calls.gateway import Gateway
+from app.apis.listing import listed_apps
 from app.base.telemetry import Phase, phase, span
 from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn
 from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.gateway.approval_gate import ApprovalWantedError
-from app.gateway.gateway import Gateway
 from app.sandbox.protocol import Sandbox
 
 _MIN_TOKENS = 16  # a turn with less room cannot hold a block of code

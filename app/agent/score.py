@@ -7,9 +7,9 @@ from datetime import datetime
 
 import structlog
 
+from app.apis.calls.gateway import Gateway
 from app.base.errors import InvalidError, SandboxError
 from app.base.values import Json
-from app.gateway.gateway import Gateway
 from app.sandbox.protocol import Observation, Sandbox, Session, SessionLimits
 from app.sandbox.wire import HINT, NO_FUNCTIONS
 

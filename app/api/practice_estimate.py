@@ -3,8 +3,9 @@
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import store as apis
 from app.base.errors import InvalidError
-from app.db import apis, runs, tables
+from app.db import runs, tables
 from app.db.learning_outlook import Serving
 from app.db.tables import RunState
 from app.run_settings import RunKind, RunSettings, practised_api, read_settings

@@ -6,7 +6,7 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.db import releases
 from app.release.diff import Diff, diff
 from app.web.access import Caller, Db

@@ -10,7 +10,7 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.db import releases, shadows
 from app.release.shadow_stats import PairedComparison, compare_pairs
 from app.runner import shadow_candidates

@@ -13,12 +13,13 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from litestar.response import Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.api_reading import read_api
 from app.api.skill_import_view import ImportReport, ImportRequest
+from app.apis import store as apis
 from app.apis.catalog import Catalog
-from app.apis.document_reader import DocumentReader
-from app.apis.outline import outline
-from app.db import apis, releases, skill_uses, skills, tables
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import read_api
+from app.apis.presentation import outline
+from app.db import releases, skill_uses, skills, tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
 from app.projects.authorization import find_project

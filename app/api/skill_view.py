@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.base.values import Offer
 from app.db import skill_repairs, skill_uses, tables
 from app.db.skill_evidence import SkillEvidence
 from app.db.skill_uses import SkillStats
-from app.gateway.skill_manifest import SkillManifest
 from app.projects.authorization import project_names
 from app.skills import lifecycle
 from app.skills.admission import stored_manifest

@@ -7,21 +7,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.credentials import mask_call
+from app.apis import trials
+from app.apis.approvals import store as approvals
+from app.apis.credentials.credential import mask_call
 from app.base.values import Json, ScoreSource, SkillRun, Stop, what_to_do
-from app.db import (
-    api_trials,
-    approvals,
-    doubts,
-    offers,
-    quotas,
-    releases,
-    results,
-    skills,
-    tables,
-    task_secrets,
-    verifications,
-)
+from app.db import doubts, offers, quotas, releases, results, skills, tables, task_secrets, verifications
 from app.projects import store as projects
 from app.projects.settings import Limits
 from app.skills.skill_choices import SkillSelectionRecord
@@ -248,7 +238,7 @@ async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) ->
         limit = await quotas.exhausted(session, project, limits)
     asked = await verifications.of_task(session, task.id)
     used = await skills_of(session, task.id)
-    unusable = await api_trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
+    unusable = await trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
     view = TaskView.full(task, project.name, used, release, approval, limit, asked)
     remarks = [each["text"] for each in await results.of_kind(session, task.id, "remark")]
     return msgspec.structs.replace(

@@ -1,31 +1,270 @@
-"""The operations of `apis.api_docs`: look-ups in the documents of a catalog. Pure."""
+"""The calls that the gateway answers itself: look-ups in a catalog's documents, and the answer of a completed
+task.
 
-from collections.abc import Iterable, Iterator
+Operations are found by words, their beginnings and their n-grams. A look-up fits what an agent reads: pages,
+the likeliest first, each with the call of the next.
+"""
+
+import asyncio
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import msgspec
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.apis.look_up_room import (
-    NOTE,
-    SHORT,
-    Room,
-    fitted,
-    how_many_fit,
-    likeliest,
-    next_page,
-    page_of_entries,
-    rest_of,
-    shortened,
+from app.apis.documents.schemas import short_repr
+from app.apis.listing import (
+    KIND_OF,
+    LEFT_OUT,
+    OperationQuery,
+    SignatureWords,
+    map_values,
+    page_of_signatures,
+    read_query,
+    type_name,
+    values_form,
 )
-from app.apis.names import nearest
-from app.apis.operation_index import index_of, ranked
-from app.apis.query_words import read_query
-from app.apis.short_signature import LEFT_OUT, SignatureWords, page_of_signatures
-from app.apis.short_text import short_repr
-from app.apis.type_form import values_form
-from app.apis.type_names import map_values, type_name
-from app.apis.words import split_words
+from app.apis.naming import is_beginning, nearest, singular, split_words
 from app.base.errors import HostError
 from app.base.values import Json
+
+_WEIGHTS: Mapping[str, float] = {
+    "name": 4.0,
+    "summary": 3.0,
+    "path": 2.0,
+    "app": 2.0,
+    "tags": 1.0,
+    "description": 0.7,
+}
+_FIELD_CHARS = {"description": 400}
+_TEXT_CHARS = 2_000  # of any other field
+_INDEXED_CHARS = 4_000_000  # of an app
+_SATURATION = 3.0  # weight at which a word counts half of what it can
+_PREFIX_WORTH = 0.7  # of a word that begins as another does: repo, repository
+_SIMILAR = 0.6  # share of n-grams that a misspelled word has in common
+_SIMILAR_WORTH = 0.5
+_SAME_KIND, _OTHER_KIND = 1.4, 0.55
+_AS_MANY, _NOT_AS_MANY = 1.15, 0.9
+_COVERED = 0.7  # how much of the worth depends on whether the query names all that the name does
+_ACTING = {"change", "start", ""}
+_OF_METHOD = {"GET": "read", "HEAD": "read", "QUERY": "read", "DELETE": "remove", "PUT": "change"}
+_INDEXES: WeakKeyDictionary[App, "OperationIndex"] = WeakKeyDictionary()
+
+
+class OperationIndex:
+    """Made once for an app. A search takes time by the number of operations that share a word with the query."""
+
+    def __init__(self, app: App) -> None:
+        self._operations = list(app.operations.values())
+        self._postings: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        self._named: list[frozenset[str]] = []
+        self._verbs: list[str] = []
+        self._left = _INDEXED_CHARS
+        self._kinds: list[str] = []
+        for number, operation in enumerate(self._operations):
+            self._add(number, operation)
+        self._grams = {word: _ngrams(word) for word in self._postings}
+
+    def search(self, query: OperationQuery) -> Iterator[tuple[float, Operation]]:
+        """Operations that share a word with the query, in the order of the document, with their worth."""
+        worth: defaultdict[int, float] = defaultdict(float)
+        matched: defaultdict[int, set[str]] = defaultdict(set)
+        for term, meant in query.terms.items():
+            best: dict[int, float] = {}
+            for word, share in self._matching(term):
+                most = meant * share * math.log(1 + len(self._operations) / len(self._postings[word]))
+                for number, weight in self._postings[word].items():
+                    best[number] = max(best.get(number, 0.0), most * weight / (weight + _SATURATION))
+                    matched[number].add(word)
+            for number, each in best.items():
+                worth[number] += each
+        for number in sorted(worth):
+            yield worth[number] * self._fit(number, matched[number], query), self._operations[number]
+
+    def _add(self, number: int, operation: Operation) -> None:
+        for field, text in _fields(operation):
+            text = text[: min(self._left, _FIELD_CHARS.get(field, _TEXT_CHARS))]
+            self._left -= len(text)
+            for word in set(map(singular, split_words(text))):
+                posting = self._postings[word]
+                posting[number] = posting.get(number, 0.0) + _WEIGHTS[field]
+        verb, *named = operation.name.split("_")
+        kind = KIND_OF.get(verb) or _OF_METHOD.get(operation.method.replace("PATCH", "PUT"), "")
+        self._verbs.append(verb)
+        self._kinds.append("count" if "count" in (verb, *named) else kind)
+        self._named.append(frozenset(map(singular, named)))
+
+    def _matching(self, term: str) -> Iterator[tuple[str, float]]:
+        """Words of the app that mean a term of a query, and how much of it they are worth."""
+        if term in self._postings:
+            yield term, 1.0
+        grams, alike = _ngrams(term), False
+        for word in self._postings:
+            if is_beginning(word, term):
+                alike = True
+                yield word, _PREFIX_WORTH
+        if term in self._postings or alike:
+            return
+        for word, known in self._grams.items():
+            if 2 * len(grams & known) >= _SIMILAR * (len(grams) + len(known)):
+                yield word, _SIMILAR_WORTH
+
+    def _fit(self, number: int, matched: set[str], query: OperationQuery) -> float:
+        """How well the rest of the operation fits: its verb, whether it returns many, what else its name says."""
+        kind, named = self._kinds[number], self._named[number]
+        fit = _fit_of_kind(kind, query.kind) if self._verbs[number] != query.verb else _SAME_KIND
+        if kind == "read":
+            fit *= _AS_MANY if query.many == _is_many(self._operations[number]) else _NOT_AS_MANY
+        covered = len(named & matched) / len(named) if named else 1.0
+        return fit * (1 - _COVERED + _COVERED * covered)
+
+
+def _fit_of_kind(kind: str, wanted: str) -> float:
+    """A verb of no kind, as in "comment on an issue", mostly makes something."""
+    if not wanted:
+        return 1.0
+    if wanted == "act":
+        return _SAME_KIND if kind == "create" else 1.0 if kind in _ACTING else _OTHER_KIND
+    return _SAME_KIND if kind == wanted else _OTHER_KIND
+
+
+def _fields(operation: Operation) -> Iterator[tuple[str, str]]:
+    yield "name", operation.name
+    yield "app", operation.app
+    yield "summary", operation.summary
+    yield "path", operation.path
+    yield "tags", " ".join(operation.tags)
+    yield "description", operation.description
+
+
+def _is_many(operation: Operation) -> bool:
+    verb, *named = operation.name.split("_")
+    return verb == "list" or "items" in operation.returns or any(singular(word) != word for word in named[-1:])
+
+
+def _ngrams(word: str) -> frozenset[str]:
+    padded = f" {word} "
+    return frozenset(padded[start : start + 3] for start in range(len(padded) - 2))
+
+
+def index_of(app: App) -> OperationIndex:
+    """Made at the first search, and kept as long as the app is."""
+    index = _INDEXES.get(app)
+    if index is None:
+        index = _INDEXES[app] = OperationIndex(app)
+    return index
+
+
+def ranked(indexes: Iterable[OperationIndex], query: OperationQuery, limit: int) -> list[Operation]:
+    """The best of several apps, the best first."""
+    found = [each for index in indexes for each in index.search(query)]
+    return [operation for _, operation in sorted(found, key=lambda each: -each[0])[:limit]]
+
+
+NOTE = 160  # characters, of the remark that there is more
+SHORT = 80  # characters of a description, where all do not fit
+_LEAST = 40  # characters of what an object has within it
+MORE = "..."
+
+
+class Room(NamedTuple):
+    """The characters that one look-up may take, and the instruction of the task that it is made for."""
+
+    chars: int = 8_000
+    instruction: str = ""
+
+
+def likeliest(app: App, instruction: str) -> list[Operation]:
+    """All operations of an app, first those that the words of a task speak of."""
+    found = sorted(index_of(app).search(read_query(instruction)), key=lambda each: -each[0])
+    first = dict.fromkeys(operation for _, operation in found)
+    return list(first | dict.fromkeys(app.operations.values()))
+
+
+def page_of_entries(
+    entries: Sequence[dict[str, Json]], room: Room, page: int, call: str, sort: Callable[[], Sequence[Any]]
+) -> list[Json]:
+    """All entries if they fit, or else one page of them in the order of `sort`, with shorter descriptions.
+
+    The last entry of a page says how many more there are, and the call that shows them.
+    """
+    if page == 1 and len(repr(entries)) <= room.chars:
+        return list(entries)
+    left = [{**each, "description": shortened(str(each["description"]), SHORT)} for each in sort()]
+    sizes = [len(repr(each)) + 2 for each in left]
+    start = end = 0
+    for _ in range(min(page, len(left) + 1)):  # one after the last is empty
+        start, end = end, end + max(1, how_many_fit(sizes[end:], room.chars - NOTE))
+    shown: list[Json] = [*left[start:end]]
+    if end < len(left):
+        blank = dict.fromkeys(left[0], MORE)
+        shown.append({**blank, "description": f"{len(left) - end} more: {next_page(call, page)}"})
+    return shown
+
+
+def next_page(call: str, page: int) -> str:
+    """
+    >>> next_page("search('mail')", 1)
+    "apis.api_docs.search('mail', page=2)"
+    """
+    return f"apis.api_docs.{call.removesuffix(')')}, page={page + 1})".replace("(, ", "(")
+
+
+def shortened(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - len(MORE)]}{MORE}"
+
+
+def fitted(form: Json, chars: int, rank: Callable[[str], Any]) -> Json:
+    """As much of the form as fits, at least something. Objects that lack fields say how many.
+
+    >>> fitted({"id": "integer", "rows": [{"a": "string", "b": "string"}]}, 40, len)
+    {'id': 'integer', '...': '1 more'}
+    """
+    if not form or len(repr(form)) <= chars:
+        return form
+    if isinstance(form, list):
+        return [fitted(form[0], chars - 2, rank)]
+    if not isinstance(form, dict):
+        return shortened(str(form), max(chars, _LEAST))
+    names = sorted(form, key=rank)
+    sizes = {name: len(repr(form[name])) for name in names}
+    names_alone = [len(repr(name)) + 4 for name in names]
+    least = [alone + min(sizes[name], _LEAST) for alone, name in zip(names_alone, names, strict=True)]
+    count = max(1, how_many_fit(least, chars - len("'...': '9999 more'")))
+    left = chars - sum(names_alone[:count])
+    chosen: dict[str, Json] = {}
+    for number, name in enumerate(sorted(names[:count], key=lambda name: sizes[name])):
+        chosen[name] = fitted(form[name], left // (count - number), rank)
+        left -= len(repr(chosen[name]))
+    shown = {name: chosen[name] for name in form if name in chosen}
+    return shown if count == len(form) else {**shown, MORE: f"{len(form) - count} more"}
+
+
+def rest_of(form: Json, shown: Json) -> Json:
+    """What the form has besides what is shown; None if that is all."""
+    if isinstance(form, list):
+        left = rest_of(form[0], shown[0]) if isinstance(shown, list) else None
+        return None if left is None else [left]
+    if not isinstance(form, dict) or form == shown:
+        return None
+    parts = {name: rest_of(each, shown[name]) if name in shown else each for name, each in form.items()}
+    return {name: each for name, each in parts.items() if each is not None} or None
+
+
+def how_many_fit(sizes: Sequence[int], chars: int) -> int:
+    """How many of the first take no more than `chars`."""
+    for count, size in enumerate(sizes):
+        chars -= size
+        if chars < 0:
+            return count
+    return len(sizes)
+
 
 _SHAPE_DEPTH = 5
 _SHAPE_FIELDS = 5_000
@@ -180,7 +419,7 @@ class _Shape:
         self._left = _SHAPE_FIELDS
 
     def of(self, schema: dict[str, Json], depth: int) -> Json:
-        fields = _fields(schema)
+        fields = _api_docs_fields(schema)
         if fields and depth and len(fields) <= self._left:
             self._left -= len(fields)
             return {name: self.of(field, depth - 1) for name, field in fields.items()}
@@ -193,7 +432,7 @@ class _Shape:
         return f"{type_name(schema)}: {chosen}" if chosen else type_name(schema)
 
 
-def _fields(schema: dict[str, Json]) -> dict[str, Json]:
+def _api_docs_fields(schema: dict[str, Json]) -> dict[str, Json]:
     """Of an object of several kinds, those that any kind has."""
     has_kinds = set(type_name(schema).split(" or ")) <= {"object", "null"}
     kinds = islice(schema.get("anyOf", ()), _BRANCHES) if has_kinds else ()
@@ -281,3 +520,71 @@ def _has_fields(form: Json) -> bool:
 
 def _bound(value: Json) -> str:
     return value[:_BOUND_CHARS] if isinstance(value, str) else short_repr(value, _BOUND_CHARS)
+
+
+MAX_ANSWER_BYTES = 1_000_000  # as JSON
+
+_LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
+    "show_app_descriptions": show_app_descriptions,
+    "show_api_descriptions": show_api_descriptions,
+    "show_api_doc": show_api_doc,
+    "show_signatures": show_signatures,
+    "search": search,
+}
+_BUILT_IN_CALLS_LEAST = 300  # characters of a look-up, however many a turn makes
+_READ_CHARS = 10_000  # of an argument
+_ROOMS = 1_000  # look-ups whose next pages go on where the first ended
+
+
+class LookUps:
+    """The look-ups of one task. Those of one turn share `chars`: what that turn is shown of all of them."""
+
+    def __init__(self, catalog: Catalog, instruction: str) -> None:
+        self.chars = Room().chars
+        self._catalog = catalog
+        self._instruction = instruction
+        self._turn = -1
+        self._left = 0
+        # that the first page of a look-up had: the others begin where it ended
+        self._rooms = dict[bytes, Room]()
+
+    async def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
+        """Computed in a thread: in a large document a look-up takes a second, which other tasks do not wait for.
+        Raises HostError for what the catalog lacks.
+        """
+        if turn != self._turn:
+            self._turn, self._left = turn, self.chars
+        room = Room(max(self._left, _BUILT_IN_CALLS_LEAST), self._instruction)
+        read = {name: each[:_READ_CHARS] if isinstance(each, str) else each for name, each in arguments.items()}
+        asked = _digest(operation, read)
+        if read.get("page", 1) == 1:
+            self._remember(asked, room)
+        look_up = partial(_LOOK_UPS[operation.name], self._catalog, **read)
+        found = await asyncio.to_thread(look_up, room=self._rooms.get(asked, room))
+        self._left -= len(found if isinstance(found, str) else repr(found)) + 1
+        return found
+
+    def _remember(self, asked: bytes, room: Room) -> None:
+        """As one of the latest."""
+        self._rooms.pop(asked, None)
+        self._rooms[asked] = room
+        if len(self._rooms) > _ROOMS:
+            del self._rooms[next(iter(self._rooms))]
+
+
+def _digest(operation: Operation, arguments: Mapping[str, Json]) -> bytes:
+    """Identify a look-up, whatever page of it."""
+    exact = repr((operation.name, sorted((name, each) for name, each in arguments.items() if name != "page")))
+    return hashlib.sha256(exact.encode("utf-8", "surrogatepass")).digest()
+
+
+def checked_answer(answer: Json) -> Json:
+    """Raises HostError if an answer is too large to be stored, shown and checked."""
+    size = len(msgspec.json.encode(answer))
+    if size > MAX_ANSWER_BYTES:
+        raise HostError(
+            "ValueError",
+            f"the answer takes {size:,} bytes as JSON, at most {MAX_ANSWER_BYTES:,} are allowed. "
+            "The task goes on: complete it with a shorter answer",
+        )
+    return answer

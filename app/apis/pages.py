@@ -1,41 +1,160 @@
-"""One API: its operations, credentials, a call to test it, changes of its document, refreshing and deleting."""
+"""The APIs of a project in the console: the list, the form that registers one, and the page of one.
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+The page has its operations, with a form of what a person sets for each, its credentials, a call to test it, and
+the changes of its document. What a new task can call is listed for the form that sends one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
 from litestar import Controller, Request, Response, get, post
+from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
+from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.api_call import ApiCallRequest, ApiCallView, call_api
-from app.api.api_changes import refresh_document
-from app.api.api_consent import CredentialPlace, connect_api
-from app.api.api_content import ApiReaders
-from app.api.api_credentials import delete_credential, store_credential
-from app.api.api_operations import operation_states
-from app.api.api_practice import compare_api, practice_of
-from app.api.api_reading import read_api
-from app.api.api_request import ApiPatch
-from app.api.api_trial import TrialView, renew_trial
-from app.api.api_view import ApiView
-from app.api.apis import change_api, remove_api
-from app.apis.app_view import OperationView
-from app.apis.document_reader import DocumentReader
-from app.base.errors import ApiDocumentError, ConflictError, InvalidError
+from app.api.submission import Principal
+from app.apis import failed_calls, trials
+from app.apis import store as api_changes
+from app.apis import store as apis
+from app.apis import trials as api_trials
+from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
+from app.apis.credentials.credential import Credential, bearer
+from app.apis.credentials.requests import CredentialView, shared_credentials
+from app.apis.credentials.routes import CredentialPlace, connect_api, delete_credential, store_credential
+from app.apis.credentials.schemes import UNFIT_FOR_HEADERS
+from app.apis.credentials.store import STATIC_TOKEN
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import (
+    ApiReaders,
+    Approval,
+    Description,
+    OperationPatch,
+    OperationPlace,
+    PythonName,
+    find_override,
+    operation_states,
+    read_api,
+    refresh_document,
+    set_for_operation,
+)
+from app.apis.double.routes import compare_api, practice_of
+from app.apis.presentation import AppView, OperationOverride, OperationView
+from app.apis.requests import ApiPatch, ApiRequest, McpServer, Server, Token, Url
+from app.apis.routes import (
+    ApiCallRequest,
+    ApiCallView,
+    ApiSummary,
+    ApiView,
+    TrialView,
+    call_api,
+    change_api,
+    register_api,
+    remove_api,
+    renew_trial,
+)
+from app.base.errors import ApiDocumentError, AppError, ConflictError, InvalidError
 from app.base.text import numbered
 from app.base.untrusted import JsonError, decode_json
-from app.console.credential_form import FIELDS, CredentialFields, PrincipalFields
-from app.db import api_changes, api_credentials, api_trials, apis, failed_calls
-from app.db.api_credentials import STATIC_TOKEN
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
+from app.engine.model_scope import ModelScope
 from app.web.access import Db
+from app.web.fields import AppName, Text
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page
+
+
+class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of a new API. A file takes the place of `document`."""
+
+    name: AppName
+    url: Url | None = None
+    document: Text | None = None
+    mcp: McpServer | None = None
+    server: Server | None = None
+    bearer_token: Token | None = None
+    without_trial: bool = False
+
+    def request(self, file: str | None) -> ApiRequest:
+        document = file or self.document
+        return ApiRequest(
+            name=self.name,
+            url=self.url,
+            document=UNSET if document is None else document,
+            mcp=self.mcp,
+            server=self.server,
+            bearer_token=self.bearer_token or UNSET,
+            trial=False if self.without_trial else UNSET,
+        )
+
+
+class ApiPages(Controller):
+    path = "/apis"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        rows, admin = await apis.of_project(session, visit.project.id), visit.allows("admin")
+        stored = await api_credentials.of_project(session, visit.project.id)
+        views = {
+            id_: [CredentialView.stored(row, None) for row in found if admin or not row.principal]
+            for id_, found in stored.items()
+        }
+        trials = await api_trials.of_project(session, visit.project.id)
+        summaries = [ApiSummary.of(row, visit.project.name, trials.get(row.id)) for row in rows]
+        return page(visit, "apis.html", apis=summaries, credentials=views)
+
+    @get("/new-api", opt={"scope": "admin"})
+    async def ask(self, visit: Visitor) -> Response[str]:
+        return _form(visit, Form())
+
+    @post("/new-api", opt={"scope": "admin"})
+    async def register(
+        self,
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        readers: NamedDependency[ApiReaders],
+        model_scope: NamedDependency[ModelScope],
+    ) -> Response[Any]:
+        form = await read_form(request, ApiFields)
+        if form.value is None:
+            return _form(visit, form)
+        try:
+            wanted = form.value.request(await _file(request))
+            api = await register_api(session, visit.access, visit.project, wanted, readers, model_scope)
+        except InvalidError as error:
+            await session.rollback()
+            return _form(visit, form.refused(error))
+        return after_change(visit.url(f"/console/apis/{api.name}"), _done(api))
+
+
+def _form(visit: Visit, form: Form[ApiFields]) -> Response[str]:
+    return page(visit, "api_new.html", form=form, status=form.status)
+
+
+def _done(api: ApiView) -> str:
+    remarks = [f"{remark[:1].upper()}{remark[1:]}." for remark in api.remarks]
+    return " ".join([f"Registered {api.name} with {len(api.operations)} operations.", *remarks])
+
+
+async def _file(request: Request[Any, Any, Any]) -> str | None:
+    """Raises InvalidError for one that is no text."""
+    file = (await request.form()).get("file")
+    if not isinstance(file, UploadFile) or not file.filename:
+        return None
+    try:
+        return (await file.read()).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"file: {file.filename} is no text in UTF-8") from error
+
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
 _SHOWN = 100  # operations
@@ -117,7 +236,7 @@ class ApiPage(Controller):
     async def trial(self, name: FromPath[str], visit: Visitor, session: Db) -> Response[str]:
         """The part of the page that changes while the API is tried."""
         row = await apis.get(session, visit.project.id, name, document=False)
-        trial = TrialView.full(await api_trials.of_api(session, row.id), turns=True)
+        trial = TrialView.full(await trials.of_api(session, row.id), turns=True)
         return page(visit, "api_trial.html", name=name, trial=trial)
 
     @post("/trial", opt=_ADMIN)
@@ -267,14 +386,14 @@ async def _page(
     refused: Refused = Refused(),  # noqa: B008
 ) -> Response[str]:
     row = await apis.get(session, visit.project.id, name, document=False)
-    stored = await api_credentials.of_api(session, row.id)
+    stored = await credentials.of_api(session, row.id)
     changes = await api_changes.of_api(session, row.id)
     failures = await failed_calls.of_api(session, visit.project.id, name)
     try:
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
         return page(visit, "api_unreadable.html", api=row, problem=str(error))
-    trial = await api_trials.of_api(session, row.id)
+    trial = await trials.of_api(session, row.id)
     api = ApiView.full(row, visit.project.name, app, stored, trial)
     parts = words.lower().split()
     found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
@@ -308,3 +427,198 @@ def _searched(operation: OperationView) -> str:
 
 def _address(visit: Visit, name: str) -> str:
     return visit.url(f"/console/apis/{name}")
+
+
+class OperationFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of an operation. Of a field that is empty, the document decides."""
+
+    name: PythonName | None = None
+    description: Description | None = None
+    hidden: bool = False
+    safe: bool | None = None
+    approval: Approval | None = None
+    explore: bool | None = None
+
+    def patch(self) -> OperationPatch:
+        return OperationPatch(**msgspec.structs.asdict(self))
+
+
+class OperationPage(Controller):
+    path = "/apis/{api:str}/operations/{operation:str}"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def show(
+        self,
+        api: FromPath[str],
+        operation: FromPath[str],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Response[str]:
+        return await _api_operation_page(visit, session, document_reader, OperationPlace(api, operation))
+
+    @post()
+    async def change(
+        self,
+        api: FromPath[str],
+        operation: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Response[Any]:
+        place = OperationPlace(api, operation)
+        form = await read_form(request, OperationFields)
+        if form.value is None:
+            return await _api_operation_page(visit, session, document_reader, place, form)
+        try:
+            changed = await set_for_operation(
+                session, visit.access, visit.project, place, form.value.patch(), document_reader
+            )
+        except (ConflictError, InvalidError) as error:
+            await session.rollback()
+            return await _refused(visit, session, document_reader, place, (form, error))
+        return after_change(visit.url(f"/console/apis/{api}") + "#operations", f"changed {changed.name}")
+
+
+async def _refused(
+    visit: Visit,
+    session: AsyncSession,
+    reader: DocumentReader,
+    place: OperationPlace,
+    what: tuple[Form[OperationFields], AppError],
+) -> Response[str]:
+    form, error = what
+    return await _api_operation_page(visit, session, reader, place, form.refused(error))
+
+
+async def _api_operation_page(
+    visit: Visit,
+    session: AsyncSession,
+    reader: DocumentReader,
+    place: OperationPlace,
+    form: Form[OperationFields] | None = None,
+) -> Response[str]:
+    """`form` is the one that was refused."""
+    row = await apis.get(session, visit.project.id, place.api, document=False)
+    app = await read_api(reader, session, row, row.bind)
+    key, override = find_override(app, place.operation)
+    state = next(each for each in operation_states(app) if each.key == key)
+    shown = form or Form(values=_entered(override))
+    return page(visit, "api_operation.html", api=row.name, operation=state, form=shown, status=shown.status)
+
+
+def _entered(override: OperationOverride) -> Mapping[str, str]:
+    """What is set, as the fields of the form have it."""
+    chosen = {None: "", True: "true", False: "false"}
+    return {
+        "name": override.name,
+        "description": override.description,
+        "hidden": "true" if override.hidden else "",
+        "safe": chosen[override.safe],
+        "approval": override.approval or "",
+        "explore": chosen[override.explore],
+    }
+
+
+_OAUTH: Final = ("client_id", "client_secret", "value")
+FIELDS: Final = {
+    "api_key": ("value",),
+    "http": ("value",),
+    "basic": ("username", "password"),
+    "oauth2": _OAUTH,
+    "openid": _OAUTH,
+    "mutual_tls": ("certificate",),
+}
+"""By the kind of a scheme."""
+
+
+class PrincipalFields(msgspec.Struct, frozen=True):
+    """Whose credentials are meant; without one, those for all tasks."""
+
+    principal: Principal = ""
+
+
+class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Whatever was left empty is not sent."""
+
+    value: str | None = None
+    username: str | None = None
+    password: str | None = None
+    certificate: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    principal: Principal = ""
+
+    def credential(self) -> Credential:
+        """Raises InvalidError that names the field."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value}
+        given.pop("principal", None)
+        if not given:
+            raise InvalidError("fill in at least one field")
+        try:
+            return msgspec.convert(given, Credential)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"credentials: {error}") from error
+
+    def token(self) -> str:
+        """Raises InvalidError."""
+        if not self.value:
+            raise InvalidError("value: must be filled in")
+        if not bearer(self.value).fits_headers:
+            raise InvalidError(f"value: they {UNFIT_FOR_HEADERS}")
+        return self.value
+
+
+_READ = 10  # documents
+_CALLABLE_APIS_SHOWN = 30  # operations of each
+
+
+class CallableApi(msgspec.Struct, frozen=True, kw_only=True):
+    """`total` operations, of which the first are shown. `problem`: its document cannot be read."""
+
+    name: str
+    operations: Sequence[OperationView] = ()
+    total: int = 0
+    reads: frozenset[str] = frozenset()  # names of operations that change nothing
+    credentials: Sequence[CredentialView] = ()  # for all tasks
+    variables: Mapping[str, str] = {}
+    problem: str = ""
+
+
+class CallableApis(msgspec.Struct, frozen=True):
+    """The first APIs of a project, and the names of the others."""
+
+    read: Sequence[CallableApi]
+    others: Sequence[str]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {name: value for api in self.read for name, value in api.variables.items()}
+
+
+async def read_callable(session: AsyncSession, project: tables.Project, reader: DocumentReader) -> CallableApis:
+    """Ends the transaction."""
+    rows = await apis.of_project(session, project.id)
+    stored = await api_credentials.of_project(session, project.id)
+    read = [await _read(session, reader, row, stored.get(row.id, [])) for row in rows[:_READ]]
+    return CallableApis(read, [row.name for row in rows[_READ:]])
+
+
+async def _read(
+    session: AsyncSession, reader: DocumentReader, row: tables.Api, stored: Sequence[tables.ApiCredential]
+) -> CallableApi:
+    try:
+        app: AppView = await read_api(reader, session, row, row.bind)
+    except ApiDocumentError as error:
+        return CallableApi(name=row.name, problem=str(error))
+    has_token = row.token is not None or row.secret is not None
+    return CallableApi(
+        name=row.name,
+        operations=app.operations[:_CALLABLE_APIS_SHOWN],
+        total=len(app.operations),
+        reads=frozenset(name for name, traits in app.traits.items() if traits.safe),
+        credentials=shared_credentials(app.schemes, stored, has_token=has_token),
+        variables=app.variables,
+    )

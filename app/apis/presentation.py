@@ -1,13 +1,22 @@
-"""How a project presents the operations of a document to its agent. Pure."""
+"""How a project presents the operations of a document to its agent, and an app as the REST API shows it. Pure.
 
+Fingerprints are equal if an agent, or if code, cannot tell two versions of an operation apart; an outline is an
+app without its schemas, from what is known of one whose document was read in another process.
+"""
+
+import hashlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
-from app.apis.catalog import App, Operation
+from app.apis.catalog import App, LeftOut, Operation, Parameter
+from app.apis.credentials.schemes import Security, SecurityScheme
+from app.apis.listing import ListedApp, signature
 from app.apis.naming import Naming, keys_of, known_names, name_operations, place_of
-from app.projects.settings import ApprovalMode
+from app.apis.servers import CalledServers, server_of
+from app.base.values import Json
+from app.projects.settings import ApprovalMode, Risk
 
 
 class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,3 +115,199 @@ def _overridden(operation: Operation, override: OperationOverride) -> Operation:
     if override.safe is not None:
         operation = msgspec.structs.replace(operation, declared_safe=override.safe)
     return msgspec.structs.replace(operation, approval=override.approval, explore=override.explore)
+
+
+_UNSEEN: Final[dict[str, Json]] = {
+    "security": None,
+    "operation_id": "",
+    "former_names": (),
+    "tags": (),
+    "approval": None,
+    "explore": None,
+}
+_WORDS: Final = frozenset({"title", "summary", "description"})
+
+
+def fingerprints(app: App) -> dict[str, str]:
+    """By operation. The URL of the app's server does not count, nor do credentials, which the gateway adds."""
+    seen = {name: msgspec.structs.replace(each, **_UNSEEN) for name, each in app.operations.items()}
+    known: dict[int, str] = {}
+    return {name: _fingerprint(operation, known) for name, operation in seen.items()}
+
+
+def shapes(app: App) -> dict[str, str]:
+    """By operation: fingerprints without words for people, so that code which fits one version fits the other."""
+    unseen = {**_UNSEEN, "summary": "", "description": ""}
+    bare = {name: msgspec.structs.replace(each, **unseen) for name, each in app.operations.items()}
+    known: dict[int, str] = {}
+    return {name: _fingerprint(operation, known, _WORDS) for name, operation in bare.items()}
+
+
+def _fingerprint(value: Json, known: dict[int, str], without: frozenset[str] = frozenset()) -> str:
+    """Schemas share parts, so each is hashed once. `known` is keyed by identity, so all values must live on.
+
+    `without` are names whose texts do not count.
+    """
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)
+        parts = [f"{name}={_fingerprint(fields[name], known, without)}" for name in _counting(fields, without)]
+    elif isinstance(value, dict):
+        names = sorted(_counting(value, without), key=str)
+        parts = [f"{key!r}:{_fingerprint(value[key], known, without)}" for key in names]
+    elif isinstance(value, list | tuple):
+        parts = [_fingerprint(each, known, without) for each in value]
+    else:
+        return repr(value)
+    digest = hashlib.sha256(f"{type(value).__name__}({','.join(parts)})".encode()).hexdigest()
+    known[id(value)] = digest
+    return digest
+
+
+def _counting(named: Mapping[str, Json], without: frozenset[str]) -> list[str]:
+    """A property that is called `description` counts: its value is a schema."""
+    return [name for name, value in named.items() if not (name in without and isinstance(value, str))]
+
+
+class OperationView(msgspec.Struct, frozen=True):
+    """`signature` is what the agent is shown: parameters and result."""
+
+    name: str
+    method: str
+    path: str
+    signature: str
+    summary: str
+
+    @classmethod
+    def of(cls, operation: Operation, *, typed: bool) -> Self:
+        line = signature(operation, typed=typed)
+        return cls(operation.name, operation.method, operation.path, line, operation.summary)
+
+
+class OperationTraits(msgspec.Struct, frozen=True):
+    """What is decided or compared by, without the schemas."""
+
+    method: str
+    safe: bool
+    risk: Risk | None
+    fingerprint: str
+    arguments: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    repeatable: bool = False
+    key: str = ""  # see `apis.naming`
+    place: str = ""
+    former_names: tuple[str, ...] = ()
+    shape: str = ""
+    approval: ApprovalMode | None = None
+    explore: bool | None = None
+
+    @classmethod
+    def of(cls, operation: Operation, fingerprint: str, key: str, shape: str) -> Self:
+        return cls(
+            operation.method,
+            operation.safe,
+            operation.risk,
+            fingerprint,
+            operation.arguments,
+            operation.required,
+            operation.repeatable,
+            key,
+            place_of(operation),
+            operation.former_names,
+            shape,
+            operation.approval,
+            operation.explore,
+        )
+
+
+class AppView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an app without its schemas."""
+
+    digest: str
+    description: str
+    base_url: str
+    variables: dict[str, str]
+    other_servers: tuple[str, ...] = ()
+    servers: CalledServers
+    operations: list[OperationView]
+    prompt_signatures: tuple[str, ...] | None = None
+    left_out: list[LeftOut] = []
+    schemes: dict[str, SecurityScheme] = {}
+    security: Security | None = None
+    traits: dict[str, OperationTraits]  # of each operation
+    hidden: list[OperationView] = []
+    hidden_traits: dict[str, OperationTraits] = {}
+    overridden: dict[str, OperationOverride] = {}  # by the name that the operation has now
+    gone: list[str] = []  # keys of overrides whose operations the document no longer has
+    presentation: Presentation = AS_WRITTEN
+    readable_names: dict[str, str] = {}  # see `naming`; of a new document that is presented as it is written
+
+    @property
+    def default_url(self) -> str:
+        """The base URL with the defaults of its variables. Those without one stay in braces."""
+        url = self.base_url
+        for name, default in self.variables.items():
+            url = url.replace(f"{{{name}}}", default)
+        return url
+
+    @property
+    def server(self) -> str:
+        """What its secrets are given for, see `server_of`."""
+        return server_of(self.servers, self.base_url)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Those of the operations, by key and by place."""
+        every = (self.traits | self.hidden_traits).items()
+        return {each.place: name for name, each in every} | {each.key: name for name, each in every}
+
+    @classmethod
+    def of(cls, app: App, presentation: Presentation = AS_WRITTEN) -> Self:
+        known, bare = fingerprints(app), shapes(app)
+        every = [*app.operations.values(), *app.hidden]
+        traits = {
+            each.name: OperationTraits.of(each, known.get(each.name, ""), key, bare.get(each.name, ""))
+            for key, each in zip(keys_of(every), every, strict=True)
+        }
+        names = {each.key: name for name, each in traits.items()}
+        return cls(
+            digest=app.digest,
+            description=app.description,
+            base_url=app.server,
+            variables=app.variables,
+            other_servers=app.other_servers,
+            servers=CalledServers.of(app),
+            operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
+            prompt_signatures=ListedApp.of(app).signatures,
+            left_out=list(app.left_out),
+            schemes=app.schemes,
+            security=app.security,
+            traits={name: traits[name] for name in app.operations},
+            hidden=[OperationView.of(each, typed=app.typed) for each in app.hidden],
+            hidden_traits={each.name: traits[each.name] for each in app.hidden},
+            overridden={names[key]: each for key, each in overrides_of(app, presentation).items()},
+            gone=list(gone(presentation, app)),
+            presentation=presentation,
+        )
+
+
+def outline(name: str, traits: Mapping[str, OperationTraits]) -> App:
+    """Enough to check names, methods and arguments by; no call can be made with it."""
+    operations = {each: _operation(name, each, known) for each, known in traits.items()}
+    return App(name=name, description="", server="", variables={}, operations=operations, digest="")
+
+
+def _operation(app: str, name: str, traits: OperationTraits) -> Operation:
+    return Operation(
+        app=app,
+        name=name,
+        method=traits.method,
+        path="",
+        summary="",
+        declared_safe=traits.safe,
+        parameters=tuple(
+            Parameter(name=each, wire_name=each, place="body", required=each in traits.required, schema={})
+            for each in traits.arguments
+        ),
+    )

@@ -1,14 +1,15 @@
-"""Fields of a registration of an API."""
+"""The request bodies that add an API, or change one, and their fields."""
 
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from app.apis.credentials.credential import Credential
 from app.apis.naming import Naming
 from app.base.values import Json
-from app.credentials.credential import Credential
 from app.db.tables import PracticeSource
-from app.web.fields import Text
+from app.web.fields import AppName, Text
 
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
 Document = Annotated[
@@ -80,3 +81,34 @@ Practice = Annotated[
         "100 times at most, and keeps which fields there are and of which form, but nothing personal and no secret"
     ),
 ]
+
+
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`.
+
+    A new document is tried: the server asks the model a few questions about the API, which only reads. False: not
+    this API, until it is wanted again.
+    """
+
+    name: AppName
+    project: str | None = None
+    url: Url | None = None
+    document: Document | UnsetType = UNSET
+    mcp: McpServer | None = None
+    server: Server | None = None
+    bearer_token: Token | UnsetType | None = UNSET
+    credentials: Credentials = {}
+    bind: Bindings | UnsetType | None = UNSET
+    token_origins: TokenOrigins | UnsetType = UNSET
+    naming: ApiNaming | None = None
+    trial: bool | UnsetType = UNSET
+    practice: Practice | UnsetType = UNSET
+
+
+class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that are left out stay; null removes."""
+
+    bearer_token: Token | UnsetType | None = UNSET
+    bind: Bindings | UnsetType | None = UNSET
+    token_origins: TokenOrigins | UnsetType = UNSET
+    practice: Practice | UnsetType = UNSET

@@ -1,7 +1,14 @@
-"""Routes for the APIs of a project, each an OpenAPI document or an MCP server that the agent may call."""
+"""Routes for the APIs of a project, each an OpenAPI document or an MCP server that the agent may call.
 
-from collections.abc import Sequence
+They show an API with its operations as the agent sees them, and never its token; its trial, and run it again;
+and call one operation, to see whether it answers.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import httpx
@@ -12,34 +19,257 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.api_content import ApiReaders, content_of
-from app.api.api_reading import read_api
-from app.api.api_request import ApiPatch, ApiRequest
-from app.api.api_view import ApiSummary, ApiView
-from app.api.document_access import fetch_for, untrusted_remarks
-from app.apis.address import check_reachable
-from app.apis.app_view import AppView
-from app.apis.document_reader import DocumentReader
-from app.apis.presentation import AS_WRITTEN, Presentation
-from app.apis.read_process import ReadRequest
-from app.apis.server_remark import server_remark
-from app.base.errors import ApiDocumentError
+from app.api.submission import Principal
+from app.apis import store as apis
+from app.apis import trials
+from app.apis import trials as api_trials
+from app.apis.calls.http_call import HttpCaller
+from app.apis.calls.live_calls import AuthenticatedCaller, Callers, RequestSecrets
+from app.apis.catalog import LeftOut
+from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
+from app.apis.credentials.requests import CredentialView, shared_credentials
+from app.apis.credentials.stored_credentials import PreparedCredential, StoredCredentials, prepare
+from app.apis.documents.fetch import check_server, server_remark
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import ApiReaders, content_of, fetch_for, read_api, read_request, untrusted_remarks
+from app.apis.mcp import listing
+from app.apis.mcp.calls import mcp_callers
+from app.apis.mcp.connection import McpServers
+from app.apis.naming import Naming
+from app.apis.presentation import AS_WRITTEN, AppView, OperationView, Presentation
+from app.apis.requests import ApiPatch, ApiRequest
+from app.apis.servers import address, check_reachable
+from app.apis.trial_questions import CallPlan, SampleCall
+from app.apis.trials import ShownTrial, Tried, TriedTurn
+from app.apis.values import recordable
+from app.base.errors import ApiDocumentError, HostError, InvalidError
+from app.base.secrets import SecretValues
 from app.base.values import Json, hosted_id
-from app.credentials.document_fetch import check_server
-from app.credentials.prepared import PreparedCredential, prepare
-from app.db import api_credentials, api_trials, apis, mcp_changes, releases, tables
-from app.db.api_trials import ShownTrial
-from app.db.tables import AuditAction
-from app.engine.model_scope import ModelScope
+from app.db import manifests, releases, tables
+from app.db.tables import AuditAction, PracticeSource
+from app.engine.model_scope import ModelScope, trial_remark
 from app.projects import audit
 from app.projects.authorization import find_project
-from app.release import manifest
+from app.release import manifest, tool_documents
 from app.release.api_refresh import record_change
 from app.release.tool_documents import presentation_of
+from app.sandbox.protocol import RefusalError
 from app.web.access import Access, Caller, Db
-from app.web.fields import ProjectName
+from app.web.fields import ConsoleLinks, ProjectName, Text, columns
 from app.web.problem import problems
 from app.web.routes import DocumentRequest
+
+TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
+
+
+class TriedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, the right answer by the API itself, and the one that was `given`.
+
+    `correct` is null until it was asked. `stop` is why the agent stopped, as that of a task.
+    """
+
+    question: str
+    right: Json
+    given: Json
+    correct: bool | None
+    stop: str | None
+    detail: str
+    calls: int  #: to APIs
+    tokens: int  #: that the model read and generated
+    turns: Sequence[TriedTurn] = ()  #: of the agent; at `/v1/apis/{name}/trial` alone
+
+    @classmethod
+    def of(cls, tried: Tried, *, turns: bool) -> "TriedView":
+        return cls(
+            question=tried.question,
+            right=tried.right,
+            given=tried.given,
+            correct=tried.correct,
+            stop=tried.stop,
+            detail=tried.detail,
+            calls=tried.calls,
+            tokens=tried.tokens,
+            turns=tried.turns if turns else (),
+        )
+
+
+class TrialSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the `asked` questions about an API were answered right: so far, until it is done."""
+
+    state: TrialStatus
+    right: int
+    asked: int
+    reason: str | None  #: why it was not tried, or waits
+    remark: str | None  #: what to do, if the model cannot use the API
+    release: int | None  #: the number of the release that was asked; null before, and where it is gone
+    model: str | None  #: that of the release; a hosted one by its name
+    outdated_by: int | None  #: the release that serves now, if it may answer otherwise: it will be asked, too
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, trial: ShownTrial | None) -> "TrialSummary":
+        return TrialSummary(**_fields(trial))
+
+
+class TrialView(TrialSummary, frozen=True, kw_only=True):
+    """The latest trial of an API: questions that the server made of what the API answers, and put to the model.
+
+    It is repeated when the document, the weights, the prompt or the model is another one.
+    """
+
+    questions: list[TriedView]
+
+    @classmethod
+    def full(cls, trial: ShownTrial | None, *, turns: bool = False) -> "TrialView":
+        tried = [] if trial is None else trials.tried_of(trial.row)
+        return TrialView(questions=[TriedView.of(each, turns=turns) for each in tried], **_fields(trial))
+
+
+class ApiTrialController(Controller):
+    path = "/apis/{name:str}/trial"
+    tags = ("APIs",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get(summary="Show the trial of an API", responses=problems(400, 401, 403, 404))
+    async def show_trial(
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+    ) -> TrialView:
+        """With the turns of the agent."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        return TrialView.full(await trials.of_api(session, row.id), turns=True)
+
+    @post(
+        opt={"scope": "admin"},
+        status_code=202,
+        summary="Try an API again",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def try_again(
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+    ) -> TrialView:
+        """Also one that was added without a trial. It begins once no task waits."""
+        owner = await find_project(session, access, project)
+        return TrialView.full(await renew_trial(session, owner.id, name))
+
+
+async def renew_trial(session: AsyncSession, project_id: UUID, name: str) -> ShownTrial:
+    """Raises NotFoundError."""
+    api = await apis.get(session, project_id, name, document=False)
+    row = await trials.renew(session, project_id, api.id, wanted=True)
+    await session.commit()
+    return ShownTrial(row)
+
+
+def _fields(trial: ShownTrial | None) -> dict[str, Json]:
+    if trial is None:  # the runner finds the API
+        nothing = dict.fromkeys(("reason", "remark", "release", "model", "outdated_by", "finished_at"))
+        return {"state": "waiting", "right": 0, "asked": 0, **nothing}
+    row, made = trial
+    score = trial.score
+    return {
+        "release": None if made is None else made.release,
+        "model": None if made is None else made.hosted or made.model,
+        "outdated_by": None if made is None or row.finished_at is None else made.outdated_by,
+        "state": "running" if trials.is_under_way(row) else row.state.value,
+        "right": row.correct,
+        "asked": row.asked,
+        "reason": row.reason,
+        "remark": None if score is None else trial_remark(*score),
+        "finished_at": row.finished_at,
+    }
+
+
+_COMPUTED = ("has_token", "links", "naming", "trial")
+
+
+class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An API in a list. `server` overrides the server named in the document."""
+
+    id: UUID
+    project: str
+    name: str
+    source: str
+    server: str | None
+    digest: str
+    has_token: bool
+    bind: dict[str, Json]
+    token_origins: list[str]
+    naming: Naming
+    practice: PracticeSource  #: what practice on it is made of
+    created_at: datetime
+    checked_at: datetime | None  #: its document was last fetched
+    check_failure: str | None  #: why it could not be, the last time
+    links: ConsoleLinks
+    trial: TrialSummary
+
+    @classmethod
+    def of(cls, row: tables.Api, project: str, trial: ShownTrial | None) -> "ApiSummary":
+        return ApiSummary(
+            project=project,
+            trial=TrialSummary.of(trial),
+            **_computed(row, project),
+            **columns(row, ApiSummary, "project", *_COMPUTED),
+        )
+
+
+class ApiView(ApiSummary, frozen=True, kw_only=True):
+    """An API with its operations. `variables` are those of the server URL, with their defaults.
+
+    Operations of the document that cannot be called are `left_out`; `remarks` are about a new document.
+    `prompt_signatures` are the lines by which prompts list the operations; null where they are too many.
+    `credentials` are those for all tasks: those of principals are listed at `/v1/apis/{name}/credentials`.
+    """
+
+    description: str
+    base_url: str
+    variables: dict[str, str]
+    operations: list[OperationView]
+    prompt_signatures: tuple[str, ...] | None
+    left_out: list[LeftOut]
+    credentials: list[CredentialView]  #: for all tasks
+    trial: TrialView
+    remarks: list[str] = []
+
+    @classmethod
+    def full(
+        cls,
+        row: tables.Api,
+        project: str,
+        app: AppView,
+        stored: Iterable[tables.ApiCredential],
+        trial: ShownTrial | None,
+        remarks: Sequence[str] = (),
+    ) -> "ApiView":
+        return ApiView(
+            project=project,
+            description=app.description,
+            base_url=app.base_url,
+            variables=app.variables,
+            operations=app.operations,
+            prompt_signatures=app.prompt_signatures,
+            left_out=app.left_out,
+            credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
+            trial=TrialView.full(trial),
+            remarks=list(remarks),
+            **_computed(row, project),
+            **columns(row, ApiSummary, "project", *_COMPUTED),
+        )
+
+
+def _computed(row: tables.Api, project: str) -> dict[str, Any]:
+    naming = presentation_of(row).naming
+    return {
+        "has_token": _has_token(row),
+        "links": ConsoleLinks.to(f"/console/apis/{row.name}", project),
+        "naming": naming,
+    }
+
+
+def _has_token(row: tables.Api) -> bool:
+    return row.token is not None or row.secret is not None
 
 
 class ApiController(Controller):
@@ -92,7 +322,7 @@ class ApiController(Controller):
     ) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        stored = await api_credentials.of_api(session, row.id)
+        stored = await credentials.of_api(session, row.id)
         app = await read_api(document_reader, session, row, row.bind)
         return ApiView.full(row, owner.name, app, stored, await api_trials.of_api(session, row.id))
 
@@ -171,13 +401,13 @@ async def register_api(
         practice=data.practice,
     )
     if before and before["secrets_for"] != app.server:
-        await api_credentials.end_attempts(session, row.id)
+        await credentials.end_attempts(session, row.id)
     stored = await _complete(session, access, row, before, data, prepared)
     await manifest.update_tools(session, serving, [data.name], access.actor)
     if former is not None and former.app is not None and former.app.digest != app.digest:
         await record_change(session, row, former.app, app, applied=True)
     if any(each.authorized for each in stored if not app.operations):
-        await mcp_changes.mark_connected(session, row.id)
+        await listing.mark_connected(session, row.id)
     trial = await _trial(session, row, before, data)
     await session.commit()
     remarks = await _remarks(data, app, model_scope, trial, http_client)
@@ -238,10 +468,10 @@ async def _complete(
     detail: dict[str, Json] = {"name": row.name, "before": before, "after": apis.about(row)}
     if data.bearer_token is not UNSET:
         detail["token"] = "removed" if data.bearer_token is None else "stored"
-        await api_credentials.forget_uses(session, row.id)
+        await credentials.forget_uses(session, row.id)
     detail |= {"credentials": [each.scheme for each in prepared]} if prepared else {}
     await audit.add(session, row.project_id, None, access.actor, AuditAction.API_CHANGED, detail)
-    return await api_credentials.of_api(session, row.id)
+    return await credentials.of_api(session, row.id)
 
 
 async def _trial(
@@ -279,7 +509,7 @@ async def _check_server(session: AsyncSession, former: _Former, app: AppView, da
     """Raises ApiDocumentError for secrets that would stay, and go to another server."""
     row = former.row
     held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
-    for each in await api_credentials.of_api(session, row.id):
+    for each in await credentials.of_api(session, row.id):
         if each.value is not None and (each.principal or each.scheme not in data.credentials):
             held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))
     held += ["bind"] if data.bind is UNSET and row.bind else []
@@ -327,3 +557,99 @@ async def _remarks(
     if data.mcp is None and data.server is None:
         remarks.append(await server_remark(client, app, data.url))
     return [each for each in remarks if each is not None]
+
+
+_SECONDS = 30.0
+_SHOWN_CHARS = 4_000
+
+
+class ApiCallRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Without an `operation`, one that needs no arguments is chosen, if possible one that needs credentials.
+
+    It has to be one that only reads.
+    """
+
+    operation: Annotated[Text, msgspec.Meta(max_length=200)] = ""
+    arguments: dict[str, Json] = {}
+    variables: Annotated[dict[str, Text], msgspec.Meta(max_length=100)] = {}
+    principal: Principal = ""
+
+
+class ApiCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back: the beginning of the `answer` as JSON, or the `error` that the agent would get.
+
+    `credentials` names the security schemes whose credentials were sent.
+    """
+
+    operation: str
+    ok: bool
+    status: int | None = None
+    answer: str | None = None
+    error: str | None = None
+    credentials: list[str] = []
+    seconds: float
+
+
+class ApiCallController(Controller):
+    path = "/apis/{name:str}/test"
+    tags = ("APIs",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @post(status_code=200, summary="Test an API by one call", responses=problems(400, 401, 403, 404))
+    async def try_out(
+        self,
+        name: FromPath[str],
+        data: JSONBody[ApiCallRequest],
+        session: Db,
+        access: Caller,
+        readers: NamedDependency[ApiReaders],
+        project: ProjectName = None,
+    ) -> ApiCallView:
+        """With the stored credentials, as a task would. An error of the API is an answer of this route."""
+        owner = await find_project(session, access, project)
+        return await call_api(session, owner, name, data, readers)
+
+
+async def call_api(
+    session: AsyncSession,
+    owner: tables.Project,
+    name: str,
+    data: ApiCallRequest,
+    readers: ApiReaders,
+) -> ApiCallView:
+    """One call, as a task would make it. Raises NotFoundError, InvalidError that names the field."""
+    row = await apis.get(session, owner.id, name, document=False)
+    document = await tool_documents.api_document(session, row)
+    content = await manifests.document(session, row.id, row.digest)
+    request = read_request(row, row.bind)
+    held = frozenset(await api_credentials.usable(session, row.id, data.principal))
+    await session.commit()  # no transaction is held during the call
+    plan = CallPlan(data.operation, data.arguments, held, document.token is not None)
+    call = await readers.document_reader.sample_call(request, content, plan)
+    call = msgspec.structs.replace(call, app=tool_documents.trusting(call.app, document))
+    credentials = StoredCredentials(readers.sessions, readers.http_client, [document], data.principal)
+    secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
+    async with McpServers(readers.http_client, readers.mcp_commands) as servers:
+        special = mcp_callers(servers, owner.id, data.principal, _SECONDS)
+        callers = Callers(HttpCaller(readers.http_client, timeout=_SECONDS), special)
+        view = await _made(call, AuthenticatedCaller(callers, secrets), data)
+    return msgspec.structs.replace(view, credentials=credentials.used)
+
+
+async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:
+    operation = call.app.operations[call.operation]
+    try:
+        url = address(call.app, operation.server or call.app.server, data.variables) + call.request.target
+    except ValueError as error:
+        raise InvalidError(f"variables: {error}") from error
+    started = time.perf_counter()
+    try:
+        answer = await caller.send(call.app, operation, url, call.request)
+    except HostError as error:
+        seconds = time.perf_counter() - started
+        status = error.status if isinstance(error, RefusalError) else None
+        reason = caller.mask(error.message)
+        return ApiCallView(operation=call.operation, ok=False, status=status, error=reason, seconds=seconds)
+    seconds = time.perf_counter() - started
+    text = caller.mask(msgspec.json.encode(recordable(answer.value)).decode())[:_SHOWN_CHARS]
+    return ApiCallView(operation=call.operation, ok=True, status=answer.status, answer=text, seconds=seconds)

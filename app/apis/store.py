@@ -1,13 +1,13 @@
-"""The OpenAPI documents of projects, in the database."""
+"""The OpenAPI documents of projects, in the database: when each is fetched again, and what changed then."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import JSON, Row, Text, cast, func, literal, select
+from sqlalchemy import JSON, Row, Text, cast, func, literal, select, update
 from sqlalchemy import delete as sql_delete
 from sqlalchemy import update as sql_update
 from sqlalchemy.dialects.postgresql import insert
@@ -196,3 +196,39 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
 
 def _unknown(name: str) -> NotFoundError:
     return NotFoundError(f"this project has no API named {name!r}; GET /v1/apis lists them")
+
+
+_api, _change = tables.Api, tables.ApiChange
+_PAGE = 100
+
+
+async def claim_due(session: AsyncSession, hours: float) -> UUID | None:
+    """An API whose document was last fetched so long ago; it is not due again for as long. Or None."""
+    checked = func.coalesce(_api.checked_at, _api.created_at)
+    due = (
+        select(_api.id)
+        .where(_api.source.like("http%"), checked < func.clock_timestamp() - timedelta(hours=hours))
+        .order_by(checked)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    claimed = update(_api).where(_api.id == due.scalar_subquery()).values(checked_at=func.clock_timestamp())
+    return await session.scalar(claimed.returning(_api.id))
+
+
+async def checked(session: AsyncSession, api_id: UUID, failure: str | None = None) -> None:
+    """Record that the document was fetched, or why it could not be."""
+    values = {"checked_at": func.clock_timestamp(), "check_failure": failure}
+    await session.execute(update(_api).where(_api.id == api_id).values(values))
+
+
+async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[tables.ApiChange]:
+    """The latest ones, newest first."""
+    query = select(_change).where(_change.api_id == api_id).order_by(_change.created_at.desc(), _change.id)
+    return (await session.scalars(query.limit(_PAGE))).all()
+
+
+async def waiting(session: AsyncSession, api_id: UUID, digest: str) -> tables.ApiChange | None:
+    """The change to this document, if it is recorded and was not applied."""
+    query = select(_change).where(_change.api_id == api_id, _change.digest == digest, ~_change.applied)
+    return await session.scalar(query.limit(1))

@@ -1,9 +1,7 @@
 """Questions for the trial of an API, made from what its own reads answer: each has an answer that can be checked.
 
-They only read, and every answer follows from one read: how many items a list has, what a field of one of them is,
-which has the largest or the latest, how many have the same value. No question names an operation: to find it is
-part of the trial. A list that goes on behind its first page is only asked about what the page or its total says.
-Neither secrets, nor what looks personal, nor long texts are asked for. Pure.
+An answer is right in any usual form, but never with another number. Before, one call shows whether the API
+answers: an operation that only reads, and needs no arguments.
 """
 
 import re
@@ -16,13 +14,201 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.apis import verbs
+from app.apis import naming
+from app.apis.calls.arguments import bind
 from app.apis.catalog import App, Operation
+from app.apis.credentials.schemes import sent_schemes
+from app.apis.documents.protocols import OutgoingRequest, encode
+from app.apis.naming import nearest, singular, split_words, word_set
 from app.apis.pagination import NextPage, first_page, is_whole, items_of, total_of
-from app.apis.trial_answers import is_right
-from app.apis.words import singular, split_words, word_set
+from app.base.errors import HostError, InvalidError
 from app.base.secrets import is_telling
 from app.base.values import Json
+
+_NEEDS_OTHERS: Final = 2
+
+
+class CallPlan(msgspec.Struct, frozen=True):
+    """An operation by name, "" to have one chosen, and its arguments.
+
+    One that needs stored credentials is chosen first: those of the schemes `credentials`, or a bearer token.
+    """
+
+    operation: str = ""
+    arguments: dict[str, Json] = {}
+    credentials: frozenset[str] = frozenset()
+    has_token: bool = False
+
+
+class SampleCall(msgspec.Struct, frozen=True):
+    """A call that is ready to be sent. The app has its operation alone, and no schemas."""
+
+    app: App
+    operation: str
+    request: OutgoingRequest
+
+
+def sample_call(app: App, plan: CallPlan) -> SampleCall:
+    """Raises InvalidError that names the field for an operation that writes, or that there is not."""
+    operation = _named(app, plan.operation) if plan.operation else _chosen(app, _available(app, plan))
+    try:
+        arguments = bind(operation, [], dict(plan.arguments))
+        request = encode(app, operation, arguments)
+    except HostError as error:
+        raise InvalidError(f"arguments: {error.message}") from error
+    bare = msgspec.structs.replace(operation, parameters=(), returns={})
+    return SampleCall(msgspec.structs.replace(app, operations={operation.name: bare}), operation.name, request)
+
+
+def lacks_credentials(app: App, operation: Operation, credentials: frozenset[str], *, has_token: bool) -> bool:
+    """Whether the document says that the operation needs other credentials than those that there are."""
+    wanted = app.security if operation.security is None else operation.security
+    plan = CallPlan(credentials=credentials, has_token=has_token)
+    return wanted is not None and _protection(app, operation, _available(app, plan)) == _NEEDS_OTHERS
+
+
+def _named(app: App, name: str) -> Operation:
+    operation = app.operations.get(name)
+    if operation is None:
+        raise InvalidError(f"operation: {app.name} has no operation {name!r}, {nearest(name, app.operations)}")
+    if not operation.safe:
+        raise InvalidError(f"operation: {name} changes things ({operation.method}), and a test only reads")
+    if operation.bound:
+        raise InvalidError(f"operation: {name} has parameters that are bound to secrets; test another one")
+    return operation
+
+
+def _available(app: App, plan: CallPlan) -> frozenset[str]:
+    served = {each.name for each in app.schemes.values() if plan.has_token and each.prefix == "Bearer"}
+    return plan.credentials | served
+
+
+def _chosen(app: App, credentials: frozenset[str]) -> Operation:
+    """The one that tells most about the credentials; of several that with the shortest path, often a list."""
+    fit = [each for each in app.operations.values() if each.safe and not each.bound and not _required(each)]
+    if not fit:
+        raise InvalidError(
+            f"operation: {app.name} has none that only reads and needs no arguments; name one, with `arguments`"
+        )
+    return min(
+        fit,
+        key=lambda each: (
+            _protection(app, each, credentials),
+            each.method != "GET",
+            each.path.count("/"),
+            len(each.path),
+        ),
+    )
+
+
+def _protection(app: App, operation: Operation, credentials: frozenset[str]) -> int:
+    """0: it needs credentials that there are, 1: it accepts them, 2: it needs others, 3: it needs none."""
+    wanted = app.security if operation.security is None else operation.security
+    needs = bool(app.schemes) if wanted is None else bool(wanted) and () not in wanted
+    if sent_schemes(wanted, app.schemes, credentials):
+        return 0 if needs else 1
+    return _NEEDS_OTHERS if needs else 3
+
+
+def _required(operation: Operation) -> Mapping[str, object]:
+    return {each.name: each for each in operation.parameters if each.required}
+
+
+_MOST_CHARS: Final = 400  # of an answer in words
+_NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")
+_WORD: Final = re.compile(r"\w+")
+
+
+def is_right(right: Json, given: Json, *, asked: str = "", others: Sequence[str] = ()) -> bool:
+    """Whether `given` says what is `right`, a number or a text.
+
+    A text may surround it, unless it names another number, that is not one `asked` about, or one of the `others`,
+    which would be as good an answer to somebody who does not know.
+
+    >>> [is_right(42, each) for each in (42, 42.0, "42", "42 tickets", "There are 42.", {"count": 42}, [42])]
+    [True, True, True, True, True, True, True]
+    >>> [is_right(42, each) for each in (41, True, "41", "420", "4.2", "42 of 50", "41, or 42", None, [41, 42])]
+    [False, False, False, False, False, False, False, False, False]
+    >>> is_right("high", "Its priority is HIGH.", others=["low"]), is_right("high", "high or low", others=["low"])
+    (True, False)
+    >>> is_right(42, "Ticket 7 has 42", asked="How many replies has ticket 7?")
+    True
+    """
+    given = _only(given)
+    if given is None or isinstance(given, bool | dict | list):
+        return False
+    if isinstance(right, int | float):
+        return _is_number(right, given, asked)
+    return _is_text(str(right), str(given), asked, others)
+
+
+def _only(value: Json) -> Json:
+    """The value in a list or an object of one."""
+    for _ in range(3):
+        if isinstance(value, dict) and len(value) == 1:
+            [value] = value.values()
+        elif isinstance(value, list) and len(value) == 1:
+            [value] = value
+    return value
+
+
+def _is_number(right: float, given: str | float, asked: str) -> bool:
+    if isinstance(given, int | float):
+        return _same(right, given)
+    if len(given) > _MOST_CHARS:
+        return False
+    named, known = _numbers(given), _numbers(asked)
+    right_ones = [each for each in named if _same(right, each)]
+    return bool(right_ones) and all(_same(right, each) or each in known for each in named)
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(each.replace(",", "")) for each in _NUMBER.findall(text)]
+
+
+def _same(one: float, other: float) -> bool:
+    try:
+        return one == other or abs(one - other) <= 1e-9 * max(1.0, abs(one))
+    except OverflowError:  # integers may be larger than any other number
+        return False
+
+
+def _is_text(right: str, given: str, asked: str, others: Sequence[str]) -> bool:
+    if len(given) > _MOST_CHARS + len(right):
+        return False
+    wanted, said, instant = _plain(right), _plain(given), _at(right)
+    if said == wanted or (instant is not None and instant == _at(given.strip())):
+        return True
+    if not _WORD.search(wanted) or not _names(said, wanted):
+        return False
+    if re.search(r"\d", wanted) and set(_numbers(said.replace(wanted, " "))) - set(_numbers(asked)):
+        return False
+    return not any(_names(said, _plain(other)) for other in others if other != right)
+
+
+def _names(said: str, wanted: str) -> bool:
+    """As whole words."""
+    return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", said) is not None
+
+
+def _plain(text: str) -> str:
+    """
+    >>> _plain(' "Ann   Smith".')
+    'ann smith'
+    """
+    return re.sub(r"\s+", " ", text.casefold()).strip(" \t\n\"'`*.!")
+
+
+def _at(text: str) -> datetime | None:
+    """The instant that a text names; None for anything else, a number above all."""
+    if "-" not in text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
 
 MOST: Final = 5  # questions
 _FIRST_READS: Final = 6
@@ -30,7 +216,7 @@ _FURTHER_READS: Final = 3
 _ROWS: Final = 1_000  # of a list that are looked at
 _CHARS: Final = 60  # of a value that is asked for
 _OTHERS: Final = 50
-_NUMBER: Final = "Answer with the number alone."
+_DIGITS: Final = "Answer with the number alone."
 _WITH: Final = "Answer with"
 _KINDS: Final = ("count", "field", "most", "matching")
 _KEYS: Final = ("id", "key", "uuid", "number", "code", "slug", "name", "title", "username", "login", "subject")
@@ -228,7 +414,7 @@ class _About:
 
     def _count(self) -> Iterator[Question]:
         if count := self._seen.count:
-            text = f"How many {self._many}{self._of} are there{self._in}? {_NUMBER}"
+            text = f"How many {self._many}{self._of} are there{self._in}? {_DIGITS}"
             yield Question(text=text, right=count, read=self._seen.read, kind="count")
 
     def _fields(self) -> Iterator[Question]:
@@ -278,7 +464,7 @@ class _About:
             few = 2 <= len(values) <= min(8, len(rows) - 1)
             if few and sum(values.values()) == len(rows) and all(map(self._is_shown, values)) and number > 1:
                 shown = str(common).lower() if isinstance(common, bool) else common
-                text = f"How many {self._many}{self._where} have the {_words(field)} {shown}? {_NUMBER}"
+                text = f"How many {self._many}{self._where} have the {_words(field)} {shown}? {_DIGITS}"
                 yield self._asked(text, number, kind="matching", field=field, value=common)
 
     def _asked(self, text: str, right: Json, **more: Json) -> Question:
@@ -396,7 +582,7 @@ def _noun(operation: Operation) -> str:
     """
     parts = [each for each in operation.path.split("/") if each and "{" not in each]
     for part in (*reversed(parts), operation.name):
-        words = [each for each in split_words(part) if each not in verbs.CLEAR | _NOT_NOUNS]
+        words = [each for each in split_words(part) if each not in naming.CLEAR | _NOT_NOUNS]
         if words := [each for each in words if not _VERSION.fullmatch(each)]:
             return " ".join(words)
     return "entries"

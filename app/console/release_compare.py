@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import NotFoundError
 from app.console.figure_files import figures_file
 from app.console.release_evidence import read_evidence

@@ -10,14 +10,15 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.approvals import ApprovalView, view_approval
 from app.api.feedback import FeedbackView
 from app.api.task_view import skills_of, view_task
 from app.api.trajectories import prompts_of
+from app.apis.approvals import store as approvals
+from app.apis.approvals.routes import ApprovalView, view_approval
 from app.base.errors import NotFoundError
 from app.base.values import Trajectory
 from app.console.timeline import Timeline, fold
-from app.db import approvals, feedback, releases, results, tables, tasks, turns
+from app.db import feedback, releases, results, tables, tasks, turns
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
 from app.db.tables import TASK_END_STATES, ReleaseState

@@ -8,13 +8,14 @@ from litestar import Controller, Request, Response, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.approvals import DECISIONS, DecisionRequest
 from app.api.feedback import FeedbackRequest, give_feedback
 from app.api.rerun import Rerun, repeat
 from app.api.tasks import cancel_task
+from app.apis.approvals import store as approvals
+from app.apis.approvals.routes import DECISIONS, DecisionRequest
 from app.base.errors import AppError, InvalidError
 from app.console.task import task_page
-from app.db import approvals, doubts, tasks
+from app.db import doubts, tasks
 from app.engine.tokenizer import ChatTokenizer
 from app.projects.settings import Limits
 from app.web.access import Db

@@ -12,10 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.submission import Check, Principal, Priority, Submission, submit_all
 from app.api.tasks import search
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
+from app.apis.pages import read_callable
 from app.base.errors import AppError, InvalidError, NotFoundError
 from app.base.values import Stop
-from app.console.callable_apis import read_callable
 from app.db import releases, skills, tables, tasks
 from app.db.tables import TaskState
 from app.projects import statistics

@@ -11,9 +11,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.apis.credentials import store as credentials
 from app.base.errors import NotFoundError
 from app.base.values import Json
-from app.db import api_credentials, skill_sets, tables
+from app.db import skill_sets, tables
 from app.db.database import Handle, execute
 from app.db.queries import in_array
 from app.db.tables import SkillState
@@ -45,7 +46,7 @@ _SERVING = (
         _api.server,
         _api.token,
         _api.secret,
-        api_credentials.of_schemes(_api.id).label("has_credentials"),
+        credentials.of_schemes(_api.id).label("has_credentials"),
         _api.bind,
         _api.secrets_for,
         _api.token_origins,

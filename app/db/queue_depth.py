@@ -4,7 +4,8 @@ import msgspec
 from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, tables
+from app.apis.approvals import store as approvals
+from app.db import tables
 from app.db.fair_queue import ACCEPTED
 from app.db.lease import RUNNING
 from app.db.tables import TaskState

@@ -5,8 +5,9 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.approvals import store as approvals
 from app.base.secrets import SecretValues
-from app.db import approvals, calls, results, tables, turns
+from app.db import calls, results, tables, turns
 
 
 async def of_task(session: AsyncSession, task: tables.Task) -> SecretValues:

@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.remote_store import open_remote, remote_errors
 from app.adapters.store import AdapterStore
+from app.apis import trials
 from app.base.encryption import KeyRing
 from app.base.errors import (
     AppError,
@@ -41,7 +42,7 @@ from app.base.settings import Settings, urls_in
 from app.base.text import numbered
 from app.base.values import BASE
 from app.broker.celery_broker import open_broker
-from app.db import adapters, api_trials, environments, hosted_models, postgres, runners, schedules
+from app.db import adapters, environments, hosted_models, postgres, runners, schedules
 from app.db.database import Database, open_database, reading
 from app.db.encrypted_rows import missing_keys
 from app.db.learning_outlook import Serving, outlook
@@ -411,8 +412,8 @@ async def check_learning(database: Database, settings: Settings) -> AsyncIterato
 async def check_trials(database: Database) -> AsyncIterator[Finding]:
     """Whether the model can use the APIs of projects, by their trials."""
     async with reading(database.sessions) as session:
-        tried = (await api_trials.scores(session)).values()
-        not_tried = await api_trials.not_tried(session)
+        tried = (await trials.scores(session)).values()
+        not_tried = await trials.not_tried(session)
     for each in tried:
         remark = trial_remark(*each.score)
         if remark is not None and each.made is not None and each.is_outdated:

@@ -8,13 +8,15 @@ from typing import Final, Self
 import msgspec
 import structlog
 
-from app.api.api_reading import read_request
-from app.apis.document_reader import DocumentReader
+from app.apis import store as apis
+from app.apis import trials
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import read_request
+from app.apis.trials import TriedApi
 from app.base.errors import AppError
 from app.base.loop import BACKGROUND, Loop, faults_by_part
 from app.base.text import numbered
-from app.db import api_trials, apis, hosted_models, manifests, notify, releases, runners, tables
-from app.db.api_trials import TriedApi
+from app.db import hosted_models, manifests, notify, releases, runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
@@ -149,7 +151,7 @@ class ScopeCheck:
         """How many there are; it shows no names. Empty if there are none."""
         rows = await self._rows() if self._scope.apis else ()
         async with self._sessions() as session:
-            tried = await api_trials.scores(session)
+            tried = await trials.scores(session)
         affected = {row.project_id for row in rows if row.id not in tried and self._is_other(row)}
         said = [_failed_trials(tried.values())]
         if affected:

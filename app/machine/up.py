@@ -17,14 +17,16 @@ import click
 import httpx
 import msgspec
 
-from app.apis.api_documents import fetch_document, parse_document
+from app.apis import store as apis
+from app.apis import trials
+from app.apis.documents.protocols import fetch_document, parse_document
 from app.base.errors import ApiDocumentError, EngineError, ModelError, SettingError
 from app.base.files import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.base.model_catalog import CATALOG, models_dir, pulled
 from app.base.processes import Port, base_url, check_ports, python_module
 from app.base.settings import Settings, urls_in
 from app.base.values import BASE, Json, shown_model
-from app.db import api_trials, apis, hosted_models, manifests
+from app.db import hosted_models, manifests
 from app.db.database import open_database
 from app.engine.hosted.client import Abilities, Remedies
 from app.engine.hosted.probe import probe
@@ -164,7 +166,7 @@ async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> N
             digest = parse_document(api, document, source=source).digest
             row = await apis.put(session, project.id, api, source=source, document=document, digest=digest)
             if api not in before:  # models are shown how to use these
-                await api_trials.renew(session, project.id, row.id, wanted=False)
+                await trials.renew(session, project.id, row.id, wanted=False)
         now = await manifests.api_tools(session, project.id)
         changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
         await manifest.update_tools(session, serving, changed, manifest.SERVER)

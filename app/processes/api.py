@@ -15,15 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_profiles import prompt_hash, prompt_text
-from app.api.api_call import ApiCallController
-from app.api.api_changes import ApiChangeController
-from app.api.api_content import api_readers
-from app.api.api_credentials import CredentialController
-from app.api.api_operations import ApiOperationController
-from app.api.api_practice import ApiPracticeController
-from app.api.api_trial import ApiTrialController
-from app.api.apis import ApiController
-from app.api.approvals import ApprovalController
 from app.api.canaries import CanaryController
 from app.api.chat_completions.routes import ChatController, ChatModelController
 from app.api.datasets import DatasetController
@@ -33,7 +24,6 @@ from app.api.exams import ExamController
 from app.api.feedback import FeedbackController
 from app.api.judge_agreement import JudgeController
 from app.api.mcp_server.endpoint import mcp, running_server
-from app.api.oauth_callback import client_document, oauth_callback
 from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
 from app.api.replays import ReplayController
@@ -50,13 +40,19 @@ from app.api.task_export import ExportController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
 from app.api.watches import WatchController
-from app.apis.document_reader import DocumentReader
+from app.apis.approvals.pages import ApprovalPages
+from app.apis.approvals.routes import ApprovalController
+from app.apis.approvals.store import ApprovalExpiry
+from app.apis.calls.network import Certificates, OwnServices, open_client
+from app.apis.credentials.routes import CredentialController, client_document, oauth_callback
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import ApiChangeController, ApiOperationController, api_readers
+from app.apis.double.routes import ApiPracticeController
+from app.apis.mcp.connection import read_commands
+from app.apis.pages import ApiPage, ApiPages, OperationPage
+from app.apis.routes import ApiCallController, ApiController, ApiTrialController
 from app.base.processes import base_url, freeze_memory
 from app.broker.celery_broker import worker_notifier
-from app.console.api import ApiPage
-from app.console.api_operation import OperationPage
-from app.console.apis import ApiPages
-from app.console.approvals import ApprovalPages
 from app.console.exams import ExamPages
 from app.console.feedback import FeedbackPages
 from app.console.release_changes import ReleaseChangePages
@@ -83,10 +79,6 @@ from app.engine.hosted.pages import HostedModelPages
 from app.engine.hosted.routes import HostedModelController
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
-from app.gateway.certificates import Certificates
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.mcp_commands import read_commands
-from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
 from app.machine.health import ScopeCheck, hosted_failures, readiness_checks
 from app.machine.pages import HealthPages
@@ -111,7 +103,6 @@ from app.release.hosted_models import HostedModels
 from app.release.mcp_refresh import McpRefresh
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
-from app.runner.approval_expiry import ApprovalExpiry
 from app.runner.verifier_sender import VerifierSender
 from app.tasks.retention import RetentionLoop
 from app.web.access import KeyGate, provide_access

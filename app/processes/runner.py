@@ -13,6 +13,8 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
+from app.apis.calls.network import Certificates, OwnServices, open_client
+from app.apis.mcp.connection import MAX_SESSIONS, Changed, McpServers, read_commands
 from app.base import plugins
 from app.base.errors import AppError, SettingError
 from app.base.judge import NamedJudge, load_judge
@@ -24,11 +26,6 @@ from app.db.disk_space import DiskSpace
 from app.db.notify import NotificationListener
 from app.engine.client import HttpEngine
 from app.engine.protocol import Engine, RetryingEngine
-from app.gateway.certificates import Certificates
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import MAX_SESSIONS, Changed, McpServers
-from app.gateway.mcp_client.mcp_commands import read_commands
-from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
 from app.machine.parts import Parts, load_parts, open_listener, open_services
 from app.projects.settings import Limits
@@ -44,10 +41,10 @@ from app.runner.repair_loop import SkillRepairs
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.sent_marks import SentMarks
 from app.runner.shadow import ShadowRunner
-from app.runner.trial_loop import ApiTrials
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
+from app.tasks.api_trials import ApiTrials
 
 log = structlog.get_logger(__name__)
 

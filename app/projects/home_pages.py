@@ -15,7 +15,9 @@ from litestar.params import QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.feedback import WantedFeedback, wanted_feedback
-from app.db import api_trials, approvals, quotas, releases, skill_savings, skills, tables, tasks
+from app.apis import trials
+from app.apis.approvals import store as approvals
+from app.db import quotas, releases, skill_savings, skills, tables, tasks
 from app.db.skill_savings import ScenarioSavings
 from app.db.tables import ApprovalState, ReleaseState, SkillState
 from app.projects import statistics, usage
@@ -106,7 +108,7 @@ async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
     held = skills.SkillFilter(project_id=owner, state=SkillState.QUARANTINED)
     found: dict[str, Any] = {
         "failing": await statistics.failing_kinds(session, owner, _SHOWN),
-        "unusable": await api_trials.unusable(session, owner),
+        "unusable": await trials.unusable(session, owner),
         "feedback": await wanted_feedback(session, owner, _SHOWN),
     }
     if visit.allows("approvals"):

@@ -15,11 +15,12 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.document_reader import DocumentReader
+from app.apis import store as apis
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import AppError, ConflictError, InvalidError
 from app.base.values import Json
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, datasets, tables
+from app.db import datasets, tables
 from app.db.tables import AuditAction, DeliveryState
 from app.projects import audit, secrets, webhooks
 from app.projects import store as projects

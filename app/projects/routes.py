@@ -15,15 +15,16 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.api_reading import read_api
 from app.api.datasets import delete_files
-from app.apis.document_reader import DocumentReader
-from app.apis.reachable import refuse_production
+from app.apis import store as apis
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import read_api
+from app.apis.servers import refuse_production
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
 from app.base.values import Json
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, queries, quotas, releases, skills, tables
 from app.db import datasets as dataset_table
+from app.db import queries, quotas, releases, skills, tables
 from app.db.tables import AuditAction, DeliveryState
 from app.projects import audit, keys, secrets, statistics, usage, webhooks
 from app.projects import store as projects

@@ -16,20 +16,24 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.address import check_reachable
-from app.apis.app_view import AppView, OperationTraits
+from app.apis import store as api_changes
+from app.apis import store as apis
+from app.apis.calls.skill_guard import AllowedOperation
 from app.apis.catalog import App
-from app.apis.credentials import Credentials
-from app.apis.document_reader import DocumentReader
-from app.apis.mcp_document import is_listing
-from app.apis.read_process import ReadRequest
+from app.apis.credentials import store as credentials
+from app.apis.credentials.credential import Credentials
+from app.apis.documents.fetch import DocumentFetch, check_origin, check_server, of_api
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp import listing
+from app.apis.mcp.document import is_listing
+from app.apis.presentation import AppView, OperationTraits
+from app.apis.servers import check_reachable
 from app.base.errors import ApiDocumentError
 from app.base.loop import Loop
-from app.credentials.document_fetch import DocumentFetch, check_origin, check_server, of_api
-from app.db import api_changes, api_credentials, apis, manifests, mcp_changes, skill_moves, skill_repairs, tables
+from app.db import manifests, skill_moves, skill_repairs, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction, SkillState
-from app.gateway.skill_manifest import AllowedOperation
 from app.projects import audit
 from app.projects.settings import Risk
 from app.release import manifest, tool_documents
@@ -58,7 +62,7 @@ async def refresh_api(
     if is_listing(old_content):
         async with sessions.begin() as session:
             await api_changes.checked(session, api_id)
-            await mcp_changes.mark(session, row.project_id, row.source)  # for `McpRefresh`
+            await listing.mark(session, row.project_id, row.source)  # for `McpRefresh`
         return None
     request = ReadRequest(
         name=row.name,
@@ -88,7 +92,7 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: tables.Api, old: 
         check_origin(row.source, row.server or old.default_url, row.token_origins)
         async with sessions() as session:
             api = await tool_documents.api_document(session, row)
-            rows = await api_credentials.of_api(session, row.id)
+            rows = await credentials.of_api(session, row.id)
         return of_api(sessions, client, api, rows, old)
 
     return DocumentFetch(client, row.source, stored)

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import msgspec
 
-from app.apis.api_documents import parse_document, read_document
-from app.apis.bound_parameters import bind_parameters
+from app.apis.calls.arguments import bind_parameters
 from app.apis.catalog import App, Catalog
-from app.apis.listed_app import ListedApp
-from app.apis.operation_index import index_of
+from app.apis.documents.protocols import parse_document, read_document
+from app.apis.listing import ListedApp
+from app.apis.look_ups import index_of
 from app.apis.presentation import present
 from app.db import manifests
 from app.db.database import Sessions

@@ -7,9 +7,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.app_view import OperationTraits
-from app.apis.document_reader import DocumentReader
-from app.apis.presentation import Presentation
+from app.apis.documents.reader import DocumentReader
+from app.apis.presentation import OperationTraits, Presentation
 from app.base.errors import InvalidError
 from app.db import manifests, releases, tables
 from app.db.manifests import SkillName, Tool

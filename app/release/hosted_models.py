@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
+from app.apis.calls.network import Certificates, OwnServices, PublicNetwork
 from app.base.encryption import KeyRing
 from app.base.errors import EngineError
 from app.base.settings import Settings
@@ -19,9 +20,6 @@ from app.db.database import TRANSIENT, Sessions, keys_of
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.protocol import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.tokenizer import Message
-from app.gateway.certificates import Certificates
-from app.gateway.own_services import OwnServices
-from app.gateway.ssrf import PublicNetwork
 from app.projects import usage
 
 _CHARGE_SECONDS = 60.0

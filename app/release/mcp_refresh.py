@@ -7,16 +7,17 @@ import httpx
 import msgspec
 import structlog
 
-from app.apis.document_reader import DocumentReader
-from app.apis.mcp_oauth import oauth_of
-from app.apis.read_process import ReadRequest
+from app.apis import store as apis
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp import listing
+from app.apis.mcp.connection import Changed, McpCommand, McpServers, McpTarget
+from app.apis.mcp.document import oauth_of
+from app.apis.mcp.listing import connected_listing
 from app.base.errors import InvalidError, NotFoundError, SettingError, first_line
 from app.base.loop import Loop
-from app.credentials.mcp_listing import connected_listing
-from app.db import api_changes, manifests, mcp_changes, tables
+from app.db import manifests, tables
 from app.db.database import TRANSIENT, Sessions
-from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarget
-from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.release import tool_documents
 from app.release.api_refresh import apply_change
 
@@ -32,7 +33,7 @@ def mark_changed(sessions: Sessions) -> Changed:
         assert target.project is not None
         try:
             async with sessions.begin() as session:
-                await mcp_changes.mark(session, target.project, target.url)
+                await listing.mark(session, target.project, target.url)
         except TRANSIENT as error:
             log.warning("a change of an MCP server's tools is not noted", cause=first_line(error))
 
@@ -66,18 +67,18 @@ class McpRefresh:
 
     async def _refresh_next(self) -> float | None:
         async with self._sessions.begin() as session:
-            row = await mcp_changes.claim_due(session)
+            row = await listing.claim_due(session)
         if row is None:
             return None
         try:
             await self._refresh(row)
         except (InvalidError, NotFoundError, SettingError) as error:
-            left = mcp_changes.MAX_TRIES - row.refresh_tries
+            left = listing.MAX_TRIES - row.refresh_tries
             log.warning(
                 "the tools of an MCP server cannot be refreshed", api=row.name, tries_left=left, cause=str(error)
             )
             async with self._sessions.begin() as session:
-                await api_changes.checked(session, row.id, str(error)[:2_000])
+                await apis.checked(session, row.id, str(error)[:2_000])
         return 0
 
     async def _refresh(self, row: tables.Api) -> None:
@@ -92,6 +93,6 @@ class McpRefresh:
         app, document = await self._reader.read(named, content, check=False)
         async with self._sessions.begin() as session:
             change = await apply_change(session, row, old, app, document)
-            await mcp_changes.done(session, row.id, row.refresh_tries)
+            await listing.done(session, row.id, row.refresh_tries)
         if change is not None:
             log.info("the tools of an MCP server have changed", api=row.name, applied=change.applied)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from app.apis.app_view import OperationTraits
+from app.apis.presentation import OperationTraits
 
 
 class OperationChanges(msgspec.Struct, frozen=True):

@@ -11,22 +11,22 @@ import httpx
 import msgspec
 import structlog
 
+from app.apis import store as apis
+from app.apis.approvals.gate import ApprovalGate
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
-from app.apis.document_reader import DocumentReader
-from app.apis.double.comparison import Given
+from app.apis.credentials.stored_credentials import StoredCredentials
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
 from app.apis.double.coverage import PracticeQuestion
 from app.apis.double.masking import samples_of
-from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers
-from app.apis.read_process import ReadRequest
+from app.apis.double.reads import MOST_CALLS, Given, Reading, Readings, read_answers
+from app.apis.store import Comparison
 from app.base.errors import ApiDocumentError, ConflictError
 from app.base.secrets import SecretValues
 from app.base.values import Json
-from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis, manifests
-from app.db.apis import Comparison
+from app.db import manifests
 from app.db.database import Sessions
-from app.gateway.approval_gate import ApprovalGate
-from app.gateway.gateway import Gateway
 from app.projects.settings import ApprovalRules
 from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument, trusting

@@ -8,12 +8,14 @@ import msgspec
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import store as apis
 from app.apis.catalog import App
+from app.apis.credentials import store as credentials
 from app.apis.presentation import AS_WRITTEN, Presentation
-from app.apis.reachable import CalledServers, server_of
+from app.apis.servers import CalledServers, server_of
 from app.base.errors import SettingError
 from app.base.values import Json
-from app.db import api_credentials, apis, manifests, releases, tables
+from app.db import manifests, releases, tables
 from app.db.database import Handle
 from app.db.manifests import Tool
 
@@ -38,7 +40,7 @@ async def api_documents(session: AsyncSession, release: tables.Release) -> Seque
     """Ordered by name. APIs removed since are missing: their tokens are gone."""
     rows = await apis.of_project(session, release.project_id)
     tools = await tools_of(session, release)
-    secured = await api_credentials.secured_apis(session, release.project_id)
+    secured = await credentials.secured_apis(session, release.project_id)
     return [document_of(session, row, tools[row.name], row.id in secured) for row in rows if row.name in tools]
 
 
@@ -49,7 +51,7 @@ def presentation_of(row: tables.Api) -> Presentation:
 
 async def api_document(session: AsyncSession, row: tables.Api) -> ApiDocument:
     """An API as it is now."""
-    secured = await api_credentials.secured_apis(session, row.project_id)
+    secured = await credentials.secured_apis(session, row.project_id)
     return document_of(session, row, Tool(row.digest, row.presentation), row.id in secured)
 
 

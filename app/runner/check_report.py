@@ -9,12 +9,12 @@ import msgspec
 
 from app.agent.rollout_loop import Agent
 from app.agent.score import score
+from app.apis.calls.gateway import Gateway
 from app.base.errors import AppError
 from app.base.secrets import SecretValues
 from app.base.values import Json
 from app.db import results, tables
 from app.db.database import Sessions
-from app.gateway.gateway import Gateway
 from app.runner.event_values import beginning, call_fields
 
 _MOST_CALLS = 50  # that are reported

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from app.apis.calls.gateway import Gateway
 from app.db.database import Sessions
-from app.gateway.gateway import Gateway
 from app.projects import usage
 
 

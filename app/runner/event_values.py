@@ -1,6 +1,6 @@
 """Values in events: API calls and text without secrets, and short enough for a stream."""
 
-from app.apis.credentials import mask_call
+from app.apis.credentials.credential import mask_call
 from app.base.secrets import SecretValues
 from app.base.values import Call, Json
 from app.db.database import to_json

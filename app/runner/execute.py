@@ -13,6 +13,11 @@ from sqlalchemy.exc import DataError
 
 from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
+from app.apis.approvals.gate import ApprovalGate
+from app.apis.calls.gateway import ExplorationEndedError, Gateway
+from app.apis.credentials.stored_credentials import StoredCredentials
+from app.apis.mcp.calls import mcp_callers
+from app.apis.mcp.connection import McpServers
 from app.base.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.base.judge import NamedJudge
 from app.base.log import mask_logs
@@ -21,15 +26,10 @@ from app.base.secrets import SecretValues
 from app.base.settings import Settings
 from app.base.telemetry import Phase, phase, phase_seconds, timed
 from app.base.values import Policy, Stop, Trajectory, hosted_id
-from app.credentials.stored_credentials import StoredCredentials
 from app.db import offers, proven_calls, results, suspects, tables, task_queue
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.tables import Exploration, TaskState
 from app.engine.protocol import OpenTelling, Tokens
-from app.gateway.approval_gate import ApprovalGate
-from app.gateway.gateway import ExplorationEndedError, Gateway
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.projects import usage
 from app.projects.settings import ProjectSettings
 from app.release import manifest

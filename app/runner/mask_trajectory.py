@@ -2,7 +2,7 @@
 
 import msgspec
 
-from app.apis.credentials import mask, mask_call
+from app.apis.credentials.credential import mask, mask_call
 from app.base.secrets import SecretValues
 from app.base.values import Trajectory, Turn
 

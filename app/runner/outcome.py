@@ -5,12 +5,13 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import trials
 from app.base.errors import SandboxError
 from app.base.judge import NamedJudge, ask_judge
 from app.base.secrets import SecretValues
 from app.base.telemetry import Phase, phase
 from app.base.values import LIMITS, Stop, Trajectory, what_to_do
-from app.db import api_trials, results, tables, task_queue, task_secrets
+from app.db import results, tables, task_queue, task_secrets
 from app.db.tables import TaskState
 from app.runner.mask_trajectory import masked
 
@@ -26,7 +27,7 @@ async def tell_end(
     data: dict[str, object] = msgspec.to_builtins(outcome)
     if outcome.stop is not None:
         task = await session.get_one(tables.Task, task_id)
-        unusable = await api_trials.unusable(session, task.project_id, task.release_id)
+        unusable = await trials.unusable(session, task.project_id, task.release_id)
         data["what_to_do"] = what_to_do(outcome.stop, outcome.score, unusable)
     await results.append(session, task_id, "done", data)
 

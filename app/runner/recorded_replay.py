@@ -3,14 +3,14 @@
 from typing import NamedTuple
 
 from app.agent.rollout_loop import ResumeState, run_rollout
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.recorded_calls import RecordedCalls
 from app.base.errors import InvalidError
 from app.base.log import mask_logs
 from app.base.secrets import SecretValues
 from app.base.values import Trajectory
 from app.db import results, tables, tasks
 from app.db.shadows import ShadowOutcome
-from app.gateway.gateway import Gateway
-from app.gateway.recorded_calls import RecordedCalls
 from app.release.project_secrets import ProjectSecrets
 from app.runner.check_report import run_check
 from app.runner.execute import TaskExecutor

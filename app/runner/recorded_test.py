@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import select
 
-from app.apis.answer_projection import projected
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.recorded_calls import projected
+from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
 from app.apis.catalog import Catalog, Operation
 from app.base.values import Call, SkillCall, Trajectory
 from app.db import tables
-from app.gateway.gateway import Gateway
-from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.runner.execute import TaskExecutor
 from app.sandbox.protocol import Function
 from app.skills.admission import stored_manifest

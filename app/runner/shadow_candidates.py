@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import ConflictError
 from app.db import manifests, shadows, tables
 from app.projects import store as projects

@@ -15,36 +15,26 @@ from app.agent.hooks import RolloutHooks
 from app.agent.prompt_profiles import hosted_prompt, prompt_of
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.apis.credentials import mask
+from app.apis import trials
+from app.apis.approvals import store as approvals
+from app.apis.approvals.gate import shown_call
+from app.apis.calls.gateway import ExplorationEndedError
+from app.apis.calls.recorded_calls import InDoubtError
+from app.apis.calls.skill_guard import SkillGuard
+from app.apis.credentials.credential import mask
 from app.base.errors import ConflictError, first_line
 from app.base.secrets import SecretValues
 from app.base.telemetry import Phase, timed
 from app.base.values import Call, Json, Offer, Policy, Turn, hosted_id
-from app.db import (
-    api_trials,
-    approvals,
-    calls,
-    lease,
-    offers,
-    results,
-    skill_moves,
-    tables,
-    task_queue,
-    task_secrets,
-    turns,
-)
+from app.db import calls, lease, offers, results, skill_moves, tables, task_queue, task_secrets, turns
 from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_unavailable
 from app.db.tables import Exploration
 from app.engine.model_scope import ModelScope
 from app.engine.protocol import Tokens
-from app.gateway.call_journal import InDoubtError
-from app.gateway.gateway import ExplorationEndedError
-from app.gateway.skill_guard import SkillGuard
 from app.projects.settings import ApprovalDecision, ApprovalRequest
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
 from app.runner.sent_marks import SentMarks
-from app.security.shown_call import shown_call
 
 log = structlog.get_logger(__name__)
 
@@ -160,10 +150,10 @@ class TaskJournal(RolloutHooks):
                     await results.append(session, self._task.id, "remark", remark)
             self._has_answered = False
 
-    async def _tried(self, model: str) -> dict[str, api_trials.TrialScore]:
+    async def _tried(self, model: str) -> dict[str, trials.TrialScore]:
         """By this model of releases."""
         async with self._sessions() as session:
-            found = await api_trials.scores(session, self._task.project_id)
+            found = await trials.scores(session, self._task.project_id)
         return {each.name: each.score for each in found.values() if each.made is None or each.made.model == model}
 
     @timed(Phase.JOURNAL)

@@ -6,12 +6,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog
+from app.apis.calls.skill_guard import SkillManifest, widenings
+from app.apis.catalog import Catalog, with_builtins
 from app.db import skill_evidence, skill_moves, skills, tables
 from app.db.skills import NewSkill, StartingState
 from app.db.tables import LIVE_SKILLS, ReleaseState, SkillState
-from app.gateway.skill_manifest import SkillManifest, widenings
 from app.projects import store as projects
 from app.projects.settings import SkillPolicy
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from app.apis.words import beginning, is_beginning
+from app.apis.naming import beginning, is_beginning
 from app.skills.ngrams import ngrams
 
 _WORD = re.compile(r"\w+")

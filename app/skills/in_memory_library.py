@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.base.values import Offer
 from app.engine.protocol import Embedder
-from app.gateway.skill_manifest import SkillManifest
 from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import Draft
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.apis.catalog import Catalog
 from app.base.values import CallResponse, Json, Trajectory
-from app.gateway.skill_manifest import SkillManifest
 from app.skills.extract import Draft
 
 _SENTENCE = 5  # words, which a name or an identifier hardly has

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import httpx
 import structlog
 
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
 from app.apis.catalog import Catalog
 from app.base.errors import SandboxError
 from app.base.untrusted import syntax_tree
@@ -18,8 +20,6 @@ from app.base.values import Call, Json, SkillCall, Trajectory
 from app.db import skill_evidence, skills, tables
 from app.db.database import Sessions, reading
 from app.db.tables import NEXT_SKILL_STATE
-from app.gateway.gateway import Gateway
-from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import stored_manifest
 

@@ -8,13 +8,12 @@ import msgspec
 import structlog
 
 from app.agent.rollout_loop import ResumeState
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog
+from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
+from app.apis.catalog import Catalog, with_builtins
 from app.base.errors import SandboxError
 from app.base.values import Offer, SkillRun
 from app.db import offers, results, skills, tables
 from app.db.database import Sessions, direct, reading
-from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import is_offered, stored_manifest
 from app.skills.library import Library

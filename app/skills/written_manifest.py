@@ -4,13 +4,19 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from app.agent.action import extract_code
-from app.apis.builtin import COMPLETE_TASK
-from app.apis.catalog import Catalog
+from app.apis.calls.skill_guard import (
+    CONSTANT,
+    PARAMETER,
+    RESULT,
+    AllowedOperation,
+    SkillManifest,
+    ValueOrigins,
+    constants_of,
+    read_values,
+)
+from app.apis.catalog import COMPLETE_TASK, Catalog
 from app.base.untrusted import parse, syntax_tree
 from app.base.values import Call, Json, Trajectory
-from app.gateway.skill_guard import constants_of, read_values
-from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOperation, SkillManifest
-from app.gateway.value_origins import ValueOrigins
 from app.skills.extract import Draft, api_references
 
 

@@ -17,22 +17,23 @@ import msgspec
 import structlog
 
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.apis import trial_questions
-from app.apis.binary_values import recordable
+from app.apis import store as apis
+from app.apis import trial_questions, trials
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App
-from app.apis.sample_call import lacks_credentials
-from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, seen_of
+from app.apis.credentials import store as api_credentials
+from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, lacks_credentials, seen_of
+from app.apis.trials import Tried, TriedTurn
+from app.apis.values import recordable
 from app.base.errors import AppError, EngineError, EngineRefusalError, HostError
 from app.base.log import mask_logs
 from app.base.loop import Loop
 from app.base.secrets import SecretValues
 from app.base.values import Json, Stop, Trajectory
-from app.db import api_credentials, api_trials, apis, quotas, tables, task_queue
-from app.db.api_trials import Tried, TriedTurn
+from app.db import quotas, tables, task_queue
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.tables import TrialState
-from app.gateway.gateway import Gateway
 from app.projects import store as projects
 from app.projects.settings import Limits
 from app.runner.execute import TaskExecutor
@@ -101,7 +102,7 @@ class ApiTrials:
         await self._loop.stop()
         with suppress(*TRANSIENT):  # its lease will expire
             async with self._sessions.begin() as session:
-                await api_trials.hand_back(session, self._owner)
+                await trials.hand_back(session, self._owner)
 
     async def look(self) -> None:
         """One round, from the search for what is due on."""
@@ -114,16 +115,16 @@ class ApiTrials:
             return None
         async with self._sessions.begin() as session:
             if time.monotonic() >= self._look_at:
-                await api_trials.look(session, self._model, self._again)
+                await trials.look(session, self._model, self._again)
                 self._look_at = time.monotonic() + self._look
-            if not await api_trials.any_due(session) or await task_queue.any_waits(session, self._limits):
+            if not await trials.any_due(session) or await task_queue.any_waits(session, self._limits):
                 return None
-            row = await api_trials.claim(session, new_claim(self._owner), self._lease)
+            row = await trials.claim(session, new_claim(self._owner), self._lease)
             if row is None:
                 return None
             project = await projects.by_id(session, row.project_id)
             if await quotas.exhausted(session, project, self._limits):
-                await api_trials.go_on_later(session, row, _LIMITED)
+                await trials.go_on_later(session, row, _LIMITED)
                 return 0
             api = await session.get_one(tables.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
         self.running = True
@@ -160,15 +161,15 @@ class ApiTrials:
         if app is None:
             raise NotTriedError("it is not among the APIs of the active release")
         trial = _Trial(self._bounded, row, context, app)
-        tried = api_trials.tried_of(row) if goes_on else [_asked(each) for each in await self._questions(trial)]
+        tried = trials.tried_of(row) if goes_on else [_asked(each) for each in await self._questions(trial)]
         for place, each in enumerate(tried):
             if each.correct is not None:
                 continue
             async with self._sessions.begin() as session:
-                if not await api_trials.save(session, row, tried, self._lease):
+                if not await trials.save(session, row, tried, self._lease):
                     return  # it began anew, for another document
                 if not self._may() or await task_queue.any_waits(session, self._limits):
-                    await api_trials.go_on_later(session, row, _PAUSE)
+                    await trials.go_on_later(session, row, _PAUSE)
                     return
             try:
                 tried[place] = await trial.ask(each)
@@ -183,7 +184,7 @@ class ApiTrials:
     async def _begin(self, row: tables.ApiTrial, release: UUID | None = None) -> bool:
         """Whether it goes on with the questions that it has."""
         async with self._sessions.begin() as session:
-            return await api_trials.begin(session, row, self._model, release)
+            return await trials.begin(session, row, self._model, release)
 
     async def _questions(self, trial: "_Trial") -> list[Question]:
         """Raises NotTriedError if there are none."""
@@ -203,7 +204,7 @@ class ApiTrials:
     ) -> None:
         """Without `tried`, with what was asked before."""
         async with self._sessions.begin() as session:
-            ended = await api_trials.finish(session, row, state, tried, reason)
+            ended = await trials.finish(session, row, state, tried, reason)
         if ended:
             right = sum(each.correct is True for each in tried or ())
             log.info(
@@ -218,7 +219,7 @@ class ApiTrials:
         log.warning("the trial of an API waits", api=api.name, cause=cause)
         pause = _LATER * _GROWS ** (row.attempt - 1) if counts else _LATER
         async with self._sessions.begin() as session:
-            await api_trials.go_on_later(session, row, pause, cause=cause, counts=counts)
+            await trials.go_on_later(session, row, pause, cause=cause, counts=counts)
 
 
 class _Trial:

@@ -17,10 +17,11 @@ from sqlalchemy import CursorResult, Delete, Select, and_, delete, func, or_, se
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import trials
 from app.base.errors import ConflictError
 from app.base.loop import Loop
 from app.base.telemetry import RETENTION_DELETED, RETENTION_HELD
-from app.db import api_trials, learning, tables, watches
+from app.db import learning, tables, watches
 from app.db.database import TRANSIENT, Sessions
 from app.db.learning import OPEN_RUNS, LearnedRelease, LearningRun
 from app.db.queries import in_array
@@ -111,7 +112,7 @@ async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[
     event, trajectory, shadow = tables.TaskEvent, tables.Trajectory, tables.Shadow
     if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
         return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
-    await api_trials.forget(session, window.project_id, window.until)
+    await trials.forget(session, window.project_id, window.until)
     await _mark_readers(session, which)
     if window.kind is RetentionKind.TASKS:
         return await delete_tasks(session, window.project_id, which)

@@ -34,7 +34,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.binary_values import readable
+from app.apis.values import readable
 from app.base.errors import ConflictError, ForbiddenError, LimitError, NotFoundError, UnauthorizedError
 from app.base.text import visible
 from app.base.values import GRADES, Json, explored, in_words, shown_model, what_to_do

@@ -17,7 +17,8 @@ from litestar.exceptions import SerializationException
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Empty, Message, Receive, Scope, Send
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp.connection import McpCommand
 from app.base.untrusted import JsonError, decode_json
 from app.base.values import Json, Offer
 from app.datasets.data_location import DataRules
@@ -30,7 +31,6 @@ from app.engine.client import ModelServer
 from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import ChatTokenizer
-from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.routes import ReadinessCheck
 from app.projects.settings import Limits

@@ -26,11 +26,11 @@ import uvloop
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent, run_rollout
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
 from app.base.values import Policy, Stop
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.gateway.gateway import Gateway
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.results_file import write_results
 from tests.ledger import Ledger

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
-from app.apis.api_documents import parse_document
-from app.apis.bind_arguments import bind
+from app.apis.calls.arguments import bind
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.values import Json
-from app.gateway.gateway import Gateway
 
 _CALLS = 3000
 _ROUNDS = 3

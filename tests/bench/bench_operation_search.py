@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Operation
+from app.apis.documents.protocols import parse_document
+from app.apis.listing import read_query
+from app.apis.look_ups import index_of
 from app.apis.naming import place_of
-from app.apis.operation_index import index_of
 from app.apis.presentation import Presentation, present
-from app.apis.query_words import read_query
 from app.engine.protocol import Embedder, Vector
 from app.skills.fusion import FusionWeights, fuse
 from tests.bench.results_file import write_results

@@ -9,8 +9,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis import store as apis
 from app.base.values import Json
-from app.db import apis, evaluations, exams, releases, tables
+from app.db import evaluations, exams, releases, tables
 from app.db.canaries import CanaryShare
 from app.db.evaluations import NewEvaluation
 from app.db.exams import NewExamTask

@@ -8,8 +8,10 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
-from app.db import api_trials, apis, tables
-from app.db.api_trials import Tried, TriedTurn
+from app.apis import store as apis
+from app.apis import trials
+from app.apis.trials import Tried, TriedTurn
+from app.db import tables
 from app.db.tables import TrialState
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
@@ -163,7 +165,7 @@ async def test_the_trial_of_an_api_is_shown_as_it_goes_and_run_again(
 ) -> None:
     async with console.api.sessions.begin() as session:
         api = await apis.get(session, console.api.demo.id, "ledger", document=False)
-        trial = await api_trials.renew(session, console.api.demo.id, api.id)
+        trial = await trials.renew(session, console.api.demo.id, api.id)
     page = await check_page("/console/apis/ledger")
     shown = page.get_by_role("region", name="Trial", exact=True)
     await expect(shown).to_contain_text("waiting")

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from _pytest.outcomes import OutcomeException
 
-from app.apis.api_documents import read_document
+from app.apis.documents.protocols import read_document
 from app.apis.double.model import read_model
 from app.apis.double.service import Double
 from tests.bench.record_tasks import KINTO

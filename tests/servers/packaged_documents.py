@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.apis.yaml_json import read_text
+from app.apis.documents.references import read_text
 from tests.servers.installed import CACHE, miss
 
 _SECONDS = 300

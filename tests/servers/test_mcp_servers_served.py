@@ -15,10 +15,9 @@ import httpx
 import mcp
 import pytest
 
+from app.apis.calls.network import open_client
+from app.apis.mcp.connection import McpCommand, McpServers
 from app.db.database import Sessions
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.apis.look_up_room import Room
+from app.apis.look_ups import Room
 from app.db.database import Sessions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import problem

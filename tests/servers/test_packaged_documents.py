@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.network import open_client
 from app.apis.catalog import App, Catalog
+from app.apis.documents.protocols import parse_document
 from app.apis.naming import place_of
 from app.base.values import Json
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
 from tests.recording_server import Received, RecordingServer, recording_server
 from tests.servers.packaged_documents import Packaged, read_packaged
 from tests.servers.tried_row import PAGE

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_docs import search, show_signatures
-from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
-from app.apis.look_up_room import Room
+from app.apis.documents.protocols import parse_document
+from app.apis.look_ups import Room, search, show_signatures
 from app.apis.naming import Naming, place_of
 from app.apis.presentation import Presentation, present
 from tests.public_documents import NAMES, public_documents

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from app.agent.limits import RolloutLimits
+from app.apis.calls.network import open_client
 from app.base.values import Trajectory
 from app.db import results
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.gateway.http_client import open_client
 from app.sandbox.protocol import Sandbox
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger

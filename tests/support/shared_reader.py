@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from app.apis.document_reader import DocumentReader
+from app.apis.documents.reader import DocumentReader
 
 
 @cache

@@ -19,27 +19,21 @@ import msgspec
 
 from app.agent.limits import RolloutLimits
 from app.agent.score import score
-from app.apis.address import service
+from app.apis.approvals.gate import ApprovalGate
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.live_calls import Caller
+from app.apis.calls.network import Certificates, OwnServices, open_client
+from app.apis.calls.recorded_calls import CallKey, RecordedCalls, call_key
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import Credentials, SecretStore
-from app.apis.reachable import CalledServers, refuse_production
+from app.apis.credentials.credential import Credential, Credentials, SecretStore, StaticCredentials, checked
+from app.apis.credentials.stored_credentials import StoredCredentials
+from app.apis.mcp.calls import mcp_callers
+from app.apis.mcp.connection import SCHEME, McpCommand, McpServers, read_commands
+from app.apis.servers import CalledServers, refuse_production, service
 from app.base.errors import HostError, InvalidError, StagingError
 from app.base.values import GOOD, Call, Stop, Task, Trajectory
-from app.credentials.credential import Credential, checked
-from app.credentials.static_credentials import StaticCredentials
-from app.credentials.stored_credentials import StoredCredentials
 from app.db.database import Sessions
 from app.db.lease import staging_lock
-from app.gateway.approval_gate import ApprovalGate
-from app.gateway.callers import Caller
-from app.gateway.certificates import Certificates
-from app.gateway.gateway import Gateway
-from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_calls import mcp_callers
-from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, read_commands
-from app.gateway.own_services import OwnServices
-from app.gateway.recorded_calls import CallKey, RecordedCalls, call_key
 from app.projects.settings import ProjectSettings, StagingApi, StagingCredential, signing_key
 from app.projects.webhooks import PostError, SignedPost, post, status_problem
 from app.release.catalogs import Catalogs

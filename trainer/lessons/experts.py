@@ -19,9 +19,8 @@ import msgspec
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog
-from app.apis.listed_app import listed_apps
+from app.apis.catalog import Catalog, with_builtins
+from app.apis.listing import listed_apps
 from app.base.errors import InvalidError
 from app.base.values import Offer, Policy, Task, Turn
 from app.engine.protocol import Completion, Sampling

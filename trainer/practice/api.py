@@ -11,19 +11,18 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from app.apis.api_documents import parse_document, read_document
+from app.apis import store as apis
+from app.apis.calls.network import Certificates, OwnServices, open_client
 from app.apis.catalog import Operation
-from app.apis.document_reader import DocumentReader
-from app.apis.mcp_document import is_listing
+from app.apis.documents.protocols import parse_document, read_document
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp.document import is_listing
 from app.apis.presentation import present
 from app.base.errors import ApiDocumentError, InvalidError
 from app.base.values import Json, Task
-from app.db import apis, manifests
+from app.db import manifests
 from app.db.database import Sessions, reading
 from app.db.tables import PracticeSource
-from app.gateway.certificates import Certificates
-from app.gateway.http_client import open_client
-from app.gateway.own_services import OwnServices
 from app.projects.settings import ProjectSettings
 from app.release import manifest
 from app.release.real_reads import RealApi, read_real_api

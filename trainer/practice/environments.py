@@ -24,19 +24,17 @@ from uuid import NAMESPACE_URL, uuid5
 import httpx
 import msgspec
 
-from app.apis.api_documents import parse_document, read_document
-from app.apis.bound_parameters import bind_parameters
+from app.apis.calls.arguments import bind_parameters
+from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App, Catalog, Operation
+from app.apis.documents.protocols import parse_document, read_document
 from app.apis.double.model import Model, Modelled, read_model
-from app.apis.double.samples import Sample, Sampled, sampled
-from app.apis.double.served import served_document
-from app.apis.double.service import Double, Options
+from app.apis.double.service import Double, Options, served_document
 from app.apis.double.shapes import flat, value_at
-from app.apis.double.state import TOP, Record, State
+from app.apis.double.state import TOP, Record, Sample, Sampled, State, sampled
 from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.base.errors import InvalidError, NotFoundError
 from app.base.values import Call, Json, Stop, Task, Trajectory
-from app.gateway.gateway import Gateway
 from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
 from trainer.practice.forms import By, Form, Goal, Reach, all_forms, contrasts, likelihood, reaches

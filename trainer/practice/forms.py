@@ -14,12 +14,11 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from app.apis.double.effects import Effect
+from app.apis.double.meanings import Effect, Filter
 from app.apis.double.model import HIDDEN, Collection, Link, Model, Modelled, Role
-from app.apis.double.queries import Filter
-from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, item_shape, kind_of, plain
-from app.apis.words import split_words
+from app.apis.double.state import Sampled
+from app.apis.naming import split_words
 from app.base.secrets import is_telling
 from app.base.values import Json
 

@@ -13,8 +13,7 @@ import msgspec
 from app.apis.catalog import App, Operation
 from app.apis.double.model import Collection, Modelled
 from app.apis.double.shapes import fields_of, flat, kind_of
-from app.apis.names import argument_name
-from app.apis.words import singular, split_words, word_set
+from app.apis.naming import argument_name, singular, split_words, word_set
 from app.base.values import Json
 from trainer.lessons.program import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for

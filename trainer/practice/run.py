@@ -27,7 +27,7 @@ import msgspec
 from msgspec.structs import replace as structs_replace
 
 from app.agent.prompt_profiles import choose_profile
-from app.apis.builtin import with_builtins
+from app.apis.catalog import with_builtins
 from app.base.errors import InvalidError
 from app.base.values import GOOD, Json
 from app.db import skill_moves, training_data

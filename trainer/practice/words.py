@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from app.apis import verbs
-from app.apis.double.effects import participle
+from app.apis import naming
+from app.apis.double.meanings import participle
 from app.apis.double.model import Collection, Home, Modelled
 from app.apis.double.shapes import fields_of
-from app.apis.words import singular, split_words
+from app.apis.naming import singular, split_words
 from app.base.values import Json
 from trainer.environment import Split
 from trainer.lessons.phrases import CONDITIONS, CRUD_FRAMES, GIVEN, GYM_FRAMES, ONE, TITLED, Wordings
@@ -415,7 +415,7 @@ def synonyms(reach: Reach) -> list[tuple[str, str]]:
             told = words[-1].split()
             if 0 < len(told) <= _TOLD:
                 found.add(" ".join([*told[:-1], singular(told[-1])]))
-    others = sorted(each for each in found if each and each != one and each.split()[-1] not in verbs.CLEAR)
+    others = sorted(each for each in found if each and each != one and each.split()[-1] not in naming.CLEAR)
     return [(one, many)] * 3 + [(each, _plural(each)) for each in others[:_SYNONYMS]]
 
 
@@ -428,7 +428,7 @@ def homes(collection: Collection) -> tuple[Home, ...]:
 def _path_words(collection: Collection) -> list[str]:
     """Of the last part of the path that names something, without verbs; of verbs alone, the last is a noun."""
     parts = [split_words(part) for part in reversed(collection.path) if part != "{}"]
-    for left_out in (verbs.CLEAR | _NO_NOUNS, _NO_NOUNS):
+    for left_out in (naming.CLEAR | _NO_NOUNS, _NO_NOUNS):
         for part in parts:
             if words := [each for each in part if each not in left_out]:
                 return words
@@ -511,7 +511,7 @@ class _Wording:
     def _created(self) -> str:
         frames = self._frames("create", CRUD_FRAMES[self._split]["create"])
         verb = noun(self._reach.collection)
-        if self._split == "train" and verb in verbs.ALL and is_address(self._form.fields[0], self._reach):
+        if self._split == "train" and verb in naming.ALL and is_address(self._form.fields[0], self._reach):
             frames = (*frames, *_AS_VERB * 3)  # a watch that is created is a page to watch
         chosen = self._choose(frames)
         given = self._given(bare=chosen in _AS_VERB)
@@ -753,7 +753,7 @@ def flag_verb(field: str, others: Iterable[str] = ()) -> str:
     if alike and first not in ([], ["is"]):
         return ""
     return next(
-        (each for each in (last[:-1], last[:-2], last[:-3]) if each in verbs.ALL and participle(each) == last), ""
+        (each for each in (last[:-1], last[:-2], last[:-3]) if each in naming.ALL and participle(each) == last), ""
     )
 
 

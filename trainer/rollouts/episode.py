@@ -19,15 +19,14 @@ import msgspec
 from app.agent.hooks import RolloutHooks
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.skill_guard import GuardedSkill, SkillGuard, SkillManifest
 from app.base import plugins
 from app.base.errors import AppError, WorldError
 from app.base.plugin_options import PluginSpec, load_options
 from app.base.values import Offer, Policy, Task, Trajectory
 from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer
-from app.gateway.gateway import Gateway
-from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.gateway.skill_manifest import SkillManifest
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.skill_checks import is_wrapper

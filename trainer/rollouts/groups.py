@@ -17,10 +17,10 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.base import plugins
 from app.base.errors import WorldError
 from app.base.values import Offer
-from app.gateway.skill_manifest import SkillManifest
 from app.run_settings import RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.ngrams import NgramIndex

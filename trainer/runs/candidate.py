@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from app.agent.prompt_profiles import prompt_of
-from app.apis.builtin import with_builtins
+from app.apis.catalog import with_builtins
 from app.base.errors import AdapterError, EngineRefusalError, InvalidError
 from app.base.values import Json
 from app.db import adapters, evaluations, releases, skill_changes, skills, tables

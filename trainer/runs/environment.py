@@ -15,12 +15,12 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog
-from app.apis.fingerprint import shapes
+from app.apis import store as apis
+from app.apis.catalog import Catalog, with_builtins
+from app.apis.presentation import shapes
 from app.base.errors import InvalidError, NotFoundError
 from app.base.values import Call, Json, Task
-from app.db import apis, exam_sizes, exams, releases, scored_log, tables, training_data
+from app.db import exam_sizes, exams, releases, scored_log, tables, training_data
 from app.db.database import Sessions, reading
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask

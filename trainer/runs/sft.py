@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from app.adapters.remote_store import open_remote, remote_errors
 from app.agent.prompt_profiles import choose_profile
-from app.apis.builtin import with_builtins
-from app.apis.listed_app import ListedApp, listed_apps
+from app.apis.catalog import with_builtins
+from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line
 from app.base.values import Json
 from app.datasets.chat_lines import ChatRecord

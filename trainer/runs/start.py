@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.adapters.store import AdapterStore
 from app.agent.chat import Chat
 from app.agent.prompt_profiles import choose_profile
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.errors import InvalidError
 from app.base.settings import Settings
 from app.base.values import BASE, Task, hosted_id

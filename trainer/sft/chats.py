@@ -13,9 +13,8 @@ from uuid import UUID
 import msgspec
 
 from app.agent.prompt_profiles import PROFILES
-from app.apis.builtin import with_builtins
-from app.apis.catalog import Catalog
-from app.apis.listed_app import ListedApp, listed_apps
+from app.apis.catalog import Catalog, with_builtins
+from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError
 from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.client.server import SageClient

@@ -23,8 +23,8 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile, choose_profile
 from app.agent.rollout_loop import Agent
-from app.apis.builtin import with_builtins
-from app.apis.listed_app import ListedApp, listed_apps
+from app.apis.catalog import with_builtins
+from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import AppError, InvalidError, ModelError
 from app.base.settings import Settings
 from app.base.values import Json, Offer, Policy, Task

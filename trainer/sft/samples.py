@@ -11,7 +11,7 @@ import msgspec
 
 from app.agent.chat import Chat
 from app.agent.prompt_profiles import Profile
-from app.apis.listed_app import ListedApp
+from app.apis.listing import ListedApp
 from app.base.errors import InvalidError, ModelError
 from app.base.values import Trajectory, Turn
 from app.datasets.chat_lines import ChatRecord

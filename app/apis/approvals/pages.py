@@ -6,9 +6,9 @@ from uuid import UUID
 from litestar import Controller, Request, Response, get, post
 from litestar.params import FromPath, FromQuery
 
-from app.api.approvals import DECISIONS, DecisionRequest, view_approval
-from app.db import approvals
-from app.db.approvals import ApprovalFilter
+from app.apis.approvals import store as approvals
+from app.apis.approvals.routes import DECISIONS, DecisionRequest, view_approval
+from app.apis.approvals.store import ApprovalFilter
 from app.db.tables import ApprovalState
 from app.web.access import Db
 from app.web.forms import read_form

@@ -9,12 +9,13 @@ from litestar import Controller, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.approvals import store as approvals
+from app.apis.approvals.gate import ShownCall
+from app.apis.approvals.store import BeforeApproval, CallBefore
 from app.base.values import Json
-from app.db import approvals, tables, tasks
-from app.db.approvals import BeforeApproval, CallBefore
+from app.db import tables, tasks
 from app.db.tables import ApprovalState
 from app.projects.authorization import project_filter, project_names
-from app.security.shown_call import ShownCall
 from app.web.access import Caller, Db
 from app.web.fields import ConsoleLinks, Cursor, Limit, ProjectName, columns
 from app.web.problem import problems

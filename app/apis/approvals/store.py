@@ -1,24 +1,27 @@
 """Approvals in the database. While one waits, so does its task: it has no owner, and no runner claims it.
 
-Every transaction locks the task first, then the approval.
+A task continues when a person has decided, or when nobody has in time.
 """
 
 from collections.abc import Callable
+from typing import Self
 from uuid import UUID
 
 import msgspec
+import structlog
 from sqlalchemy import ColumnElement, Uuid, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.approvals.gate import ShownCall
 from app.base.errors import ConflictError, NotFoundError, SettingError
+from app.base.loop import Loop
 from app.base.values import Json
 from app.db import lease, results, tables
-from app.db.database import execute, keys_of
+from app.db.database import TRANSIENT, Sessions, execute, keys_of
 from app.db.queries import Page, from_now, read_page
 from app.db.tables import ApprovalState, AuditAction
 from app.projects import audit, webhooks
 from app.projects.settings import ApprovalDecision, ApprovalRequest
-from app.security.shown_call import ShownCall
 
 SERVER = "server"  # decides on those that nobody decided on in time
 _DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)
@@ -219,3 +222,31 @@ async def _settle(
         session, row.project_id, None, actor, AuditAction.APPROVAL_DECIDED, detail | {"reason": reason}
     )
     return row
+
+
+log = structlog.get_logger(__name__)
+
+_SECONDS = 1.0
+
+
+class ApprovalExpiry:
+    """Expires approvals while it is entered. Any number of processes may."""
+
+    def __init__(self, sessions: Sessions, *, pause: float = _SECONDS) -> None:
+        self._sessions = sessions
+        self._loop = Loop("expire approvals", self._expire, pause, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        await self._loop.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _expire(self) -> float | None:
+        async with self._sessions.begin() as session:
+            expired = await expire_next(session)
+        if expired is None:
+            return None
+        log.info("nobody decided on an approval in time", approval=str(expired))
+        return 0

@@ -1,22 +1,204 @@
-"""Encodes the arguments of a call as its OpenAPI document specifies (OpenAPI 3.1, section 4.8.12.3). Pure."""
+"""The arguments of a call: validated against the document, completed by stored secrets, and encoded as it
+specifies.
 
+Nothing is coerced. `{"password": "secret:mail"}` binds the parameter of every operation that has it,
+`{"log_in": {"password": "secret:mail"}}` that of one operation: the agent neither passes nor sees these.
+Encoding follows OpenAPI 3.1, section 4.8.12.3.
+"""
+
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
+from weakref import WeakKeyDictionary
 
 import httpx
 import msgspec
 
-from app.apis.binary_values import body_takes_bytes, holds_bytes, is_binary, is_file, part_schemas
-from app.apis.catalog import Body, Operation, Parameter
-from app.apis.file_types import file_type, fitting, listed_types
-from app.apis.media_types import JSON_PATCH, bare, is_binary_media, is_declared_json, is_form, is_json_lines
-from app.apis.protocol import OutgoingRequest
-from app.apis.request_headers import is_header_name, is_reserved
-from app.base.errors import HostError
+from app.apis.catalog import App, Body, BoundParameter, Operation, Parameter
+from app.apis.credentials.schemes import is_header_name, is_reserved
+from app.apis.documents.protocols import OutgoingRequest
+from app.apis.documents.schemas import Check, TooComplexError, start_counting
+from app.apis.listing import call_form, type_name
+from app.apis.media_types import (
+    JSON_PATCH,
+    bare,
+    file_type,
+    fitting,
+    is_binary_media,
+    is_declared_json,
+    is_form,
+    is_json_lines,
+    listed_types,
+)
+from app.apis.naming import nearest
+from app.apis.values import body_takes_bytes, holds_bytes, is_binary, is_file, part_schemas, takes_bytes
+from app.base.errors import HostError, InvalidError
+from app.base.untrusted import is_in_range
 from app.base.values import Json
+
+_MESSAGE_CHARS = 300
+_validators: WeakKeyDictionary[Operation, dict[str, Check]] = WeakKeyDictionary()
+
+
+def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    """The arguments by name, each valid for its schema. Raises HostError, a TypeError or a ValidationError.
+
+    None for an optional argument leaves it out, unless its schema accepts null.
+    """
+    given = _by_name(operation, args, kwargs)
+    checks = _checks(operation)
+    start_counting()
+    bound: dict[str, Json] = {}
+    for parameter in operation.parameters:
+        name = parameter.name
+        if name not in given:
+            if parameter.required:
+                raise _type_error(operation, f"missing the required argument {name!r}")
+            continue
+        value, check = given[name], checks.get(name)
+        if holds_bytes(value):
+            bound[name] = _files(operation, parameter, value)
+            continue
+        if check is not None and (reason := _reason(check, value)):
+            if value is None and not parameter.required:
+                continue
+            raise HostError("ValidationError", f"{operation.name}() argument {name!r}: {reason}")
+        bound[name] = value
+    return bound
+
+
+def _files(operation: Operation, parameter: Parameter, value: Json) -> Json:
+    """Bytes, where an argument may be bytes."""
+    if takes_bytes(operation, parameter, value):
+        return value
+    refusal = "bytes is not JSON: pass None, bool, int, float, str, list or dict"
+    raise HostError("TypeError", f"cannot pass the arguments of {operation.api}: {refusal}")
+
+
+def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    names = dict.fromkeys(parameter.name for parameter in operation.parameters)
+    if len(args) > len(names):
+        raise _type_error(operation, f"takes {len(names)} arguments but {len(args)} were given")
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in given:
+            raise _type_error(operation, f"got more than one value for {name!r}")
+        if name not in names:
+            raise _type_error(operation, f"has no argument {name!r}, {nearest(name, names)}")
+        given[name] = value
+    return given
+
+
+def _checks(operation: Operation) -> dict[str, Check]:
+    """One validator per argument with a schema, built when the operation is first called."""
+    checks = _validators.get(operation)
+    if checks is None:
+        checks = {each.name: Check(each.schema) for each in operation.parameters if each.schema}
+        _validators[operation] = checks
+    return checks
+
+
+def _type_error(operation: Operation, problem: str) -> HostError:
+    return HostError("TypeError", f"{operation.name}() {problem}; signature: {call_form(operation)}")
+
+
+def _reason(check: Check, value: Json) -> str | None:
+    """Why the value is refused; None if it is valid."""
+    try:
+        if check.accepts(value):
+            return None
+        error = check.error(value)
+    except TooComplexError:
+        return "it takes too long to check against its schema; pass less at once"
+    if error is None:
+        return "does not fit its schema"
+    place = "".join(f"[{part!r}]" for part in error.absolute_path)
+    message = error.message if len(error.message) <= _MESSAGE_CHARS else f"{error.message[:_MESSAGE_CHARS]}..."
+    return f"{place}: {message}" if place else message
+
+
+_REFERENCE = re.compile(r"secret:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})")
+
+
+def check_bindings(app: App, bind: Mapping[str, Json]) -> None:
+    """Raises InvalidError that names what the API does not have, or what is not `secret:NAME`."""
+    for name, target in bind.items():
+        if isinstance(target, Mapping):
+            known = (each for each in app.operations.values() if name in each.former_names)
+            operation = app.operations.get(name) or next(known, None)
+            if operation is None:
+                raise InvalidError(f"bind: {app.name} has no operation {name!r}, {nearest(name, app.operations)}")
+            _check(target, {each.name for each in operation.parameters}, f"{app.name}.{name}")
+        else:
+            every = {each.name for operation in app.operations.values() for each in operation.parameters}
+            _check({name: target}, every, f"the API {app.name}")
+
+
+def bind_parameters(app: App, bind: Mapping[str, Json]) -> App:
+    """The app as the agent sees it: its operations lack the bound parameters. What it does not have is ignored."""
+    if not bind:
+        return app
+    operations = {
+        name: _bound(operation, dict(_targets(operation, bind))) for name, operation in app.operations.items()
+    }
+    return msgspec.structs.replace(app, operations=operations)
+
+
+def filled(
+    operation: Operation, arguments: Mapping[str, Json], values: Mapping[str, str]
+) -> tuple[Operation, dict[str, Json]]:
+    """The operation with all parameters and the arguments to send; `values` are those of its bound parameters.
+
+    Raises HostError for a value that is no number where one is required.
+    """
+    parameters = tuple(each.parameter for each in operation.bound)
+    given = {each.name: _typed(each, values[each.name]) for each in parameters}
+    whole = msgspec.structs.replace(operation, parameters=(*operation.parameters, *parameters), bound=())
+    return whole, {**arguments, **given}
+
+
+def _check(targets: Mapping[str, Json], known: set[str], owner: str) -> None:
+    for name, target in targets.items():
+        if name not in known:
+            raise InvalidError(f"bind: {owner} has no parameter {name!r}, {nearest(name, sorted(known))}")
+        if not isinstance(target, str) or not _REFERENCE.fullmatch(target):
+            raise InvalidError(f"bind: {name!r} must be `secret:NAME`, the name of a stored secret")
+
+
+def _targets(operation: Operation, bind: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Parameter and name of its secret; what is bound for one operation comes last and wins."""
+    flat = {name: target for name, target in bind.items() if isinstance(target, str)}
+    for known in (*operation.former_names, operation.name):
+        own = bind.get(known)
+        flat |= dict(own) if isinstance(own, Mapping) else {}
+    for name, target in flat.items():
+        if match := _REFERENCE.fullmatch(target):
+            yield name, match[1]
+
+
+def _bound(operation: Operation, secrets: Mapping[str, str]) -> Operation:
+    bound = tuple(
+        BoundParameter(each, secrets[each.name]) for each in operation.parameters if each.name in secrets
+    )
+    if not bound:
+        return operation
+    kept = tuple(each for each in operation.parameters if each.name not in secrets)
+    return msgspec.structs.replace(operation, parameters=kept, bound=bound)
+
+
+def _typed(parameter: Parameter, value: str) -> Json:
+    if type_name(parameter.schema) not in ("integer", "number"):
+        return value
+    with suppress(ValueError):
+        number = json.loads(value)
+        if type(number) in (int, float) and is_in_range(number):
+            return number
+    raise HostError("ApiError", f"the secret bound to {parameter.name!r} is not a number")
+
 
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 _MARKS: Final = {"matrix": ";", "label": "."}

@@ -8,32 +8,32 @@ from typing import Final
 import httpx
 import msgspec
 
-from app.apis.address import address
-from app.apis.api_docs import unknown_app, unknown_operation
-from app.apis.binary_values import recordable, recorded_hash
-from app.apis.bind_arguments import bind
-from app.apis.builtin import COMPLETE_TASK, with_builtins
-from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import Credentials, SecretStore
+from app.apis.approvals.gate import ApprovalGate, UnstableCallError
+from app.apis.calls.arguments import bind
+from app.apis.calls.http_call import GoingOut, HttpCaller
+from app.apis.calls.live_calls import (
+    AuthenticatedCaller,
+    Caller,
+    Callers,
+    LiveCalls,
+    Patience,
+    RequestSecrets,
+    error_of,
+    is_unknown,
+)
+from app.apis.calls.recorded_calls import CallJournal, InDoubtError, KeptBytes, RecordedCalls
+from app.apis.calls.skill_guard import SkillGuard
+from app.apis.catalog import COMPLETE_TASK, App, Catalog, Operation, with_builtins
+from app.apis.credentials.credential import Credentials, SecretStore
+from app.apis.documents.protocols import OutgoingRequest
+from app.apis.look_ups import LookUps, checked_answer, unknown_app, unknown_operation
 from app.apis.pagination import next_page
-from app.apis.protocol import OutgoingRequest
+from app.apis.servers import address
+from app.apis.values import recordable, recorded_hash
 from app.base.errors import HostError
 from app.base.secrets import SecretValues
 from app.base.telemetry import Attributes, Phase, phase, span
 from app.base.values import NOT_OPEN, Call, Json
-from app.gateway.approval_gate import ApprovalGate, UnstableCallError
-from app.gateway.authenticated_caller import AuthenticatedCaller
-from app.gateway.built_in_calls import LookUps, checked_answer
-from app.gateway.call_journal import CallJournal, InDoubtError
-from app.gateway.callers import Caller, Callers
-from app.gateway.http_call import HttpCaller
-from app.gateway.kept_bytes import KeptBytes
-from app.gateway.live_calls import LiveCalls, error_of, is_unknown
-from app.gateway.recorded_calls import RecordedCalls
-from app.gateway.request_secrets import RequestSecrets
-from app.gateway.retry_after import Patience
-from app.gateway.skill_guard import SkillGuard
-from app.gateway.wire_request import GoingOut
 from app.sandbox.protocol import Answer, EnteredSkill
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}

@@ -1,15 +1,163 @@
-"""Connects to what calls may reach, against server-side request forgery."""
+"""The HTTP client for servers that are not ours, and what it may reach: live APIs, their documents, and webhooks.
+
+It connects to no address that a forged request wants (SSRF), to no service of this deployment, and only to the
+servers that it is given, whatever a document, a redirect or a bug asks for. Certificates are the operator's:
+authorities to trust besides the public ones, and those for mutual TLS.
+"""
 
 import asyncio
+import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import ssl
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cache
+from http.cookiejar import CookieJar
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Any, Final, TypeAlias
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import httpcore
+import httpx
+import msgspec
+from psycopg.conninfo import conninfo_to_dict
 
-from app.base.errors import HostError, NoConnectionError
-from app.gateway.own_services import OwnServices, Service
+from app.apis.credentials.schemes import CERTIFICATE
+from app.apis.servers import service
+from app.base.errors import HostError, NoConnectionError, SettingError
+from app.base.settings import Settings, urls_in
+from app.base.untrusted_http import HttpTransport
+
+_PORTS: Final = {
+    "http": 80,
+    "https": 443,
+    "redis": 6379,
+    "rediss": 6379,
+    "sentinel": 26379,
+    "amqp": 5672,
+    "pyamqp": 5672,
+    "amqps": 5671,
+}
+_HERE: Final = ("", "0.0.0.0", "::")
+_IN_CLUSTER: Final = (".svc", ".cluster.local")  # names of Kubernetes' services
+
+
+class Service(NamedTuple):
+    """`name` is a part of an error. At the address of a `shared` one, as of an ingress or a load balancer, there
+    may be others, which requests reach by their host names.
+    """
+
+    host: str
+    port: int
+    name: str
+    shared: bool = False
+
+    def is_named(self, host: str) -> bool:
+        return _bare(host) == self.host
+
+    def may_be(self, host: str) -> bool:
+        """Whether a host at the same address may be this one: not if it has a full name of its own."""
+        return not self.shared or not is_full_name(host) or _is_part(_bare(host), self.host)
+
+
+class OwnServices(msgspec.Struct, frozen=True):
+    services: tuple[Service, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """REST, model servers, PostgreSQL, the broker, and metrics. The demo's APIs are not among them.
+
+        Raises SettingError for a broker's address that cannot be read.
+        """
+        return cls(tuple(_services(settings)))
+
+    def at(self, port: int) -> list[Service]:
+        """Those at a port, on whatever host."""
+        return [each for each in self.services if each.port == port]
+
+
+def _services(settings: Settings) -> Iterator[Service]:
+    yield Service(_named(settings.host), settings.port, "this server")
+    for service in _of_urls(urls_in(settings.public_url), "this server"):
+        yield service._replace(shared=is_full_name(service.host))
+    if settings.metrics_port:
+        for number in range(settings.runner_count):
+            yield Service(_named(settings.host), settings.metrics_port + number, "the metrics")
+    if not settings.engine_urls:
+        yield Service("localhost", settings.engine_port, "a model server")
+    engines = settings.engine_urls, settings.engine_router_url, settings.rollout_engine_urls
+    for urls in (*engines, settings.embeddings_url):
+        yield from _of_urls(urls_in(urls), "a model server")
+    yield from _of_urls(urls_in(settings.otel_exporter_otlp_endpoint), "the telemetry")
+    yield from _of_brokers(settings.broker_url)
+    for url in (settings.database_url, settings.database_direct_url):
+        yield from _of_database(url)
+
+
+def _of_brokers(urls: str) -> Iterator[Service]:
+    """Raises SettingError for what is no URL, without the password in it."""
+    try:
+        yield from _of_urls(urls.split(";"), "the broker")
+    except ValueError:
+        raise SettingError(
+            "BROKER_URL cannot be read: write / as %2F, and other signs in its password likewise"
+        ) from None
+
+
+def _of_urls(urls: Iterable[str], name: str) -> Iterator[Service]:
+    for url in urls:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+        if parts.hostname and port:
+            yield Service(_named(parts.hostname), port, name)
+
+
+def _of_database(url: str) -> Iterator[Service]:
+    """Each of its hosts; none of one at a socket of this machine's files."""
+    if not url:
+        return
+    known = conninfo_to_dict(url.replace("postgresql+psycopg:", "postgresql:"))
+    hosts = str(known.get("hostaddr") or known.get("host") or "").split(",")
+    ports = str(known.get("port") or 5432).split(",")
+    for place, host in enumerate(hosts):
+        if not host.startswith(("/", "@")):
+            port = ports[place] if place < len(ports) else ports[-1]
+            yield Service(_named(host), int(port or 5432), "the database")
+
+
+def is_full_name(host: str) -> bool:
+    """Whether a host is a name with a domain: no address, however it is spelled, and no service of a cluster.
+
+    >>> [is_full_name(host) for host in ("api.test", "api", "api.default.svc", "0xa.0.0.9", "167772169")]
+    [True, False, False, False, False]
+    """
+    name = _bare(host)
+    try:
+        socket.inet_aton(name)
+    except (OSError, UnicodeError):
+        return "." in name and ":" not in name and not name.endswith(_IN_CLUSTER)
+    return False
+
+
+def _is_part(one: str, other: str) -> bool:
+    """Whether one name is the other without its last parts, which the resolver's search list may add."""
+    return one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _bare(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _named(host: str) -> str:
+    """As connections name it: in ASCII."""
+    if host.isascii():
+        return "localhost" if host in _HERE else _bare(host)
+    with suppress(httpx.InvalidURL):  # there is no connection to such a name
+        return _bare(httpx.URL(f"http://{host}").raw_host.decode())
+    return host
+
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """All addresses of a host. Raises OSError, or UnicodeError for what is no host name."""
@@ -168,3 +316,217 @@ def is_public(address: Address) -> bool:
         if address not in _GLOBAL_UNICAST:
             return False
     return address.is_global and not address.is_multicast and not any(address in each for each in _SPECIAL)
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class Certificates(msgspec.Struct, frozen=True):
+    """`own` is a directory of PEM files, each a chain with its key; `authorities` is one file."""
+
+    own: Path | None = None
+    authorities: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(settings.client_certificates, settings.ca_file)
+
+    def path(self, name: str) -> Path:
+        """Of an own one. Raises FileNotFoundError that names the setting."""
+        if self.own is None:
+            raise FileNotFoundError("SAGE_CLIENT_CERTIFICATES names no directory of certificates")
+        path = self.own / name
+        if not _NAME.fullmatch(name) or not path.is_file():
+            raise FileNotFoundError(f"SAGE_CLIENT_CERTIFICATES has no file {name!r}")
+        return path
+
+    def context(self, own: Path | None = None) -> ssl.SSLContext:
+        """For connections that show an own certificate, or none.
+
+        Raises OSError or SSLError for one that cannot be read, SettingError for such authorities.
+        """
+        if own is None and self.authorities is None:
+            return _public()
+        context = httpx.create_ssl_context(trust_env=False)
+        if self.authorities is not None:
+            try:
+                context.load_verify_locations(self.authorities)
+            except (OSError, ssl.SSLError) as error:
+                reason = f"{self.authorities} cannot be read as certificates in PEM: {error}"
+                raise SettingError(f"SAGE_CA_FILE: {reason}") from error
+        if own is not None:
+            context.load_cert_chain(own)
+        return context
+
+
+@cache
+def _public() -> ssl.SSLContext:
+    """For all clients of a process: reading the authorities takes 15 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+class CertificateTransport(httpx.AsyncBaseTransport):
+    """Sends requests that name a certificate over connections of their own, all others by the plain transport.
+
+    A file that has changed is read again; requests under way keep the connections that they have.
+    """
+
+    def __init__(
+        self,
+        plain: httpx.AsyncBaseTransport,
+        open_transport: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport],
+        certificates: Certificates,
+    ) -> None:
+        self._plain = plain
+        self._open_transport = open_transport
+        self._certificates = certificates
+        self._open: dict[str, _Connections] = {}
+        self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        name = request.extensions.get(CERTIFICATE)
+        if name is None:
+            return await self._plain.handle_async_request(request)
+        try:
+            connections = await self._connections(name)
+        except (OSError, ssl.SSLError) as error:
+            raise httpx.ConnectError(f"the client certificate cannot be used: {error}", request=request) from error
+        async with AsyncExitStack() as use:
+            await use.enter_async_context(connections.used())
+            response = await connections.transport.handle_async_request(request)
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            response.stream = _Answer(response.stream, use.pop_all())
+            return response
+
+    async def aclose(self) -> None:
+        for each in self._open.values():
+            await each.transport.aclose()
+        await self._plain.aclose()
+
+    async def _connections(self, name: str) -> "_Connections":
+        path = self._certificates.path(name)
+        async with self._locks[name]:
+            changed = path.stat().st_mtime_ns
+            old = self._open.get(name)
+            if old is not None and old.changed == changed:
+                return old
+            context = await asyncio.to_thread(self._certificates.context, path)
+            new = self._open[name] = _Connections(changed, self._open_transport(context))
+            if old is not None:
+                async with old.used():
+                    old.retired = True
+            return new
+
+
+class _Connections:
+    """Those that show a certificate as its file was when `changed`. They close once `retired` and unused."""
+
+    def __init__(self, changed: int, transport: httpx.AsyncBaseTransport) -> None:
+        self.changed = changed
+        self.transport = transport
+        self.retired = False
+        self._users = 0
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[None]:
+        """By a request, until its answer is read."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self.retired and not self._users:
+                await self.transport.aclose()
+
+
+class _Answer(httpx.AsyncByteStream):
+    """Ends the `use` of connections when it is closed."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, use: AsyncExitStack) -> None:
+        self._stream = stream
+        self._use = use
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            yield part
+
+    async def aclose(self) -> None:
+        async with self._use:
+            await self._stream.aclose()
+
+
+class BoundedTransport(httpx.AsyncBaseTransport):
+    """Sends requests to the services of these URLs by another transport, and no others."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, servers: Collection[str]) -> None:
+        self._transport = transport
+        self._services = frozenset(map(service, servers))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if service(str(request.url)) not in self._services:
+            raise httpx.ConnectError(
+                f"a trial may not reach {request.url.host}: it is no staging server", request=request
+            )
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+_IDLE_SECONDS: Final = 2.0
+"""Many servers close a connection that was idle for 5 s; a write sent at that moment fails and is not repeated."""
+
+
+class NoCookies(CookieJar):
+    """Keeps no cookies: a client that all tasks share must neither send nor collect those of one response."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:  # noqa: ARG002
+        return
+
+
+async def _forget_no_address(response: httpx.Response) -> None:
+    """A redirect to what is no address has none: httpx would raise an error, as if there had been no answer."""
+    try:
+        target = httpx.URL(response.headers.get("location", ""))
+        response.request.url.join(target)
+        is_address = bool(target.host) or not target.scheme
+    except (httpx.InvalidURL, UnicodeError):
+        is_address = False
+    if not is_address:
+        del response.headers["location"]
+
+
+def open_client(  # noqa: PLR0913 - options of one client
+    *,
+    allow_private_hosts: bool,
+    connections: int = 100,
+    kept: int = 20,
+    timeout: float = 5,
+    network: PublicNetwork | None = None,
+    own: OwnServices = OwnServices(),  # noqa: B008 - frozen
+    only: Collection[str] | None = None,
+    certificates: Certificates = Certificates(),  # noqa: B008 - frozen
+) -> httpx.AsyncClient:
+    """Without cookies, and without the proxies that the environment names. At most `kept` idle connections.
+
+    Every connection goes through a network, those of redirects, too: to no link-local address and to none of the
+    services `own`, and if private hosts are not allowed, to none of them. With `only` it reaches no servers but
+    those of these URLs. Requests may name an own one of the `certificates`.
+    """
+    open_to = network or PublicNetwork(private=allow_private_hosts, own=own)
+    limits = httpx.Limits(
+        max_connections=connections, max_keepalive_connections=kept, keepalive_expiry=_IDLE_SECONDS
+    )
+
+    def open_transport(tls: ssl.SSLContext) -> httpx.AsyncBaseTransport:
+        return HttpTransport(limits, tls, open_to)
+
+    plain = open_transport(certificates.context())
+    transport = CertificateTransport(plain, open_transport, certificates)
+    return httpx.AsyncClient(
+        event_hooks={"response": [_forget_no_address]},
+        transport=transport if only is None else BoundedTransport(transport, only),
+        timeout=timeout,
+        trust_env=False,
+        cookies=NoCookies(),
+    )

@@ -1,18 +1,85 @@
-"""Answers API calls from those of a finished task, so that the task can be tried again without touching an API.
+"""Calls on record: so that none is sent twice after a crash, and a task can be tried again without touching an
+API.
 
 A call is answered as it was when the same changes had been made; at another moment only if no change in between
-can concern it. The same call made again gets the next of its recorded results, so calls that repeat the task get
-what the task got. Everything else is unknown: what the APIs would have answered, nobody can tell.
+can concern it. The same call made again gets the next of its recorded results, so calls that repeat the task
+get what the task got. Everything else is unknown. Answers can be shown as a newer document would have them; of
+bytes records have only the hash, so those that the calls of a rollout returned are kept for code that is run
+again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from app.apis.values import recorded_hash
 from app.base.secrets import MASK
 from app.base.values import Call, Json
+
+
+class InDoubtError(Exception):
+    """A call went out, its result was lost, and repeating it is not safe.
+
+    The message is the sandbox's; `known` is for people. `cause` is what happened before the result was recorded.
+    """
+
+    def __init__(self, api: str, arguments: dict[str, Json], cause: str) -> None:
+        super().__init__(f"{api} was called, its result was lost, and it may not be repeated")
+        self.api = api
+        self.arguments = arguments
+        self.known = (
+            f"{api} was sent, and {cause} before its answer was recorded: whether the call arrived is not known, "
+            "and it may not be repeated"
+        )
+
+
+class CallJournal(Protocol):
+    """Notified of every call before it is prepared and after it returned. Calls are identified by their `seq`."""
+
+    async def begin(self, call: Call, repeatable: bool) -> Call | None:
+        """The recorded call, to be used instead of sending it; None to send it. Raises InDoubtError."""
+        ...
+
+    async def sending(self) -> None:
+        """Record the call that began, if it must not be repeated: its connection is open, and the request goes out
+        right after. Raises if it must not.
+        """
+        ...
+
+    async def end(self, call: Call) -> None:
+        """Record the call's result or error."""
+        ...
+
+    async def abort(self) -> None:
+        """The call that began will have no result. Undo its record if it was not sent."""
+        ...
+
+
+_MAX_BYTES = 32 << 20
+
+
+class KeptBytes:
+    """The latest ones, up to a size in all."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bytes] = {}
+        self._size = 0
+
+    def add(self, recorded: Json, value: Json) -> None:
+        """Keep the value that `recorded` stands for, if it is bytes."""
+        digest = recorded_hash(recorded)
+        if digest is None or digest in self._known:
+            return
+        self._known[digest] = value
+        self._size += len(value)
+        while self._size > _MAX_BYTES:
+            self._size -= len(self._known.pop(next(iter(self._known))))
+
+    def find(self, digest: str) -> bytes | None:
+        return self._known.get(digest)
+
 
 CallKey: TypeAlias = tuple[str, bytes]
 """An API and its arguments."""
@@ -111,3 +178,70 @@ def concerns(change: Call, call: Call) -> bool:
 
 def _names_another(one: Json, other: Json) -> bool:
     return isinstance(one, str | int) and isinstance(other, str | int) and str(one) != str(other)
+
+
+_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+_Schema = Mapping[str, Json]
+
+
+def projected(value: Json, old: Json, new: Json) -> Json:
+    """The value without the fields that only the old schema has, or that are of another type in the new one; None
+    if that is true of all of it. What neither schema describes stays.
+
+    >>> old = {"properties": {"id": {"type": "integer"}, "name": {}}}
+    >>> projected({"id": 1, "name": "a", "x": 2}, old, {"properties": {"id": {"type": "string"}, "title": {}}})
+    {'x': 2}
+    """
+    if not _accepts(new, value):
+        return None
+    if isinstance(value, list):
+        return [projected(each, _items(old), _items(new)) for each in value]
+    there = dict(_properties(new))
+    if not isinstance(value, dict) or not there:
+        return value
+    before = dict(_properties(old))
+    kept = {name: each for name, each in value.items() if name in there or name not in before}
+    return {
+        name: projected(each, before.get(name), there.get(name))
+        for name, each in kept.items()
+        if _accepts(there.get(name), each)
+    }
+
+
+def _accepts(schema: Json, value: Json) -> bool:
+    """Whether the schema has the type of the value; one that says nothing has every type."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    named = schema.get("type", [])
+    kinds = [_TYPES.get(each, object) for each in ([named] if isinstance(named, str) else named)]
+    if kinds and not any(isinstance(value, kind) and _is_kind(value, kind) for kind in kinds):
+        return bool(schema.get("nullable")) and value is None
+    choices = [schema[word] for word in ("anyOf", "oneOf") if isinstance(schema.get(word), list)]
+    return all(any(_accepts(each, value) for each in branches) for branches in choices)
+
+
+def _is_kind(value: Json, kind: object) -> bool:
+    """A boolean is no number."""
+    return not isinstance(value, bool) or kind in (bool, object)
+
+
+def _properties(schema: Json) -> Iterator[tuple[str, Json]]:
+    """Those of all branches."""
+    if isinstance(schema, Mapping):
+        found = schema.get("properties")
+        yield from found.items() if isinstance(found, Mapping) else ()
+        for word in ("allOf", "anyOf", "oneOf"):
+            for branch in schema.get(word) or ():
+                yield from _properties(branch)
+
+
+def _items(schema: Json) -> Json:
+    return schema.get("items") if isinstance(schema, Mapping) else None

@@ -1,21 +1,226 @@
-"""Traces the values that a skill passes to an API back to what it was given and to what it read. Pure.
+"""Holds offered skills to their manifests while they run: nothing else passes the gateway.
 
-Texts are compared without case, as wholes, as parts of one another and word by word. Encodings are not undone: an
-encoded text is `computed`. So are fractions, many flags, punctuation, blanks and changes of case that nothing
-explains: they could spell a value. Few of them, and small numbers, have a budget, see `small_values`. The work is
-bounded for each skill of a rollout: results that are too large to index, and arguments that take too long to
-search, count as everything that was read.
+A manifest says which operations a skill may call, and where each of their arguments may come from. Values are
+traced back to what the skill was given and to what it read; what is unexplained is counted within a budget of
+bits.
 """
 
+import ast
+import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from app.base.values import Json
-from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT
-from app.gateway.small_values import SMALL, SmallValues
+import msgspec
+
+from app.apis.catalog import Catalog, Operation
+from app.base.errors import HostError
+from app.base.secrets import MASK, SecretValues
+from app.base.untrusted import compiled
+from app.base.values import Call, Json
+from app.sandbox.protocol import EnteredSkill
+
+PARAMETER, CONSTANT, NUMBER, COMPUTED = "parameter", "constant", "number", "computed"
+RESULT = "result:"
+
+
+class CallableOperation(Protocol):
+    """An operation, as far as a manifest is concerned."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def safe(self) -> bool: ...
+    @property
+    def arguments(self) -> Iterable[str]: ...
+    @property
+    def required(self) -> Iterable[str]: ...
+
+
+class AllowedOperation(msgspec.Struct, frozen=True):
+    """An operation of a manifest. None and "" permit anything: skills of earlier versions recorded no more."""
+
+    method: str = ""  #: upper case; "" for a built-in operation too
+    safe: bool = False
+    arguments: dict[str, list[str]] | None = None  #: the origins of each argument, sorted
+
+    def fits(self, operation: CallableOperation) -> bool:
+        """Whether the operation still is what it was, and takes the same arguments."""
+        if self.arguments is None or not self.is_same(operation):
+            return self.is_same(operation)
+        return set(operation.required) <= self.arguments.keys() <= set(operation.arguments)
+
+    def is_same(self, operation: CallableOperation) -> bool:
+        """Whether the operation still does the same, as far as its method shows."""
+        return not self.method or (self.method, self.safe) == (operation.method, operation.safe)
+
+
+class SkillManifest(msgspec.Struct, frozen=True):
+    """All that a skill may do, by "app.operation"."""
+
+    operations: dict[str, AllowedOperation]
+
+    @classmethod
+    def unrestricted(cls, apis: Iterable[str]) -> "SkillManifest":
+        """Permits these operations with any arguments."""
+        return cls({api: AllowedOperation() for api in sorted(apis)})
+
+    def permits(self, operation: Operation) -> bool:
+        """Whether the operation is in the manifest, and is still what it was."""
+        allowed = self.operations.get(operation.api)
+        return allowed is not None and allowed.is_same(operation)
+
+    def not_in(self, catalog: Catalog) -> list[str]:
+        """The operations that the catalog lacks, has as something else, or with other arguments."""
+        return [api for api in self.operations if not self._has(catalog, api)]
+
+    def _has(self, catalog: Catalog, api: str) -> bool:
+        app, _, name = api.partition(".")
+        operation = catalog.apps[app].operations.get(name) if app in catalog.apps else None
+        return operation is not None and self.operations[api].fits(operation)
+
+    def origins(self, api: str, argument: str) -> frozenset[str] | None:
+        """The origins that the argument may have; None: any."""
+        arguments = self.operations[api].arguments
+        return None if arguments is None else frozenset(arguments.get(argument, ()))
+
+
+def widenings(new: SkillManifest, old: SkillManifest) -> list[str]:
+    """What the new manifest permits and the old one does not; empty if it is not wider."""
+    return [reason for api, allowed in new.operations.items() for reason in _beyond(api, allowed, old)]
+
+
+def _beyond(api: str, new: AllowedOperation, manifest: SkillManifest) -> Iterator[str]:
+    old = manifest.operations.get(api)
+    if old is None:
+        yield f"it calls {api}"
+        return
+    if old.arguments is None:
+        return
+    if new.arguments is None:
+        yield f"it calls {api} with any arguments"
+        return
+    if (old.method, old.safe) != (new.method, new.safe):
+        yield f"it calls {api} as another operation than before"
+    for name, origins in new.arguments.items():
+        known = set(old.arguments.get(name, ()))
+        known |= {NUMBER} if CONSTANT in known else set()  # a counter starts with a constant
+        if more := sorted(set(origins) - known):
+            yield f"it gives {api} the argument {name} from {', '.join(more)}"
+
+
+SMALL = 10_000  # numbers below coincide by chance
+_BITS = 64  # of one skill in one task
+_BITS_OF_STEP = 6
+_BITS_OF_LETTER = 5  # which is one of some thirty: of blanks, cases and empty values
+_FLAGS = "TF"
+_VALUES = 100_000  # that are put in order, of one answer
+_NAME_CHARS = 100  # of a field, by which it is known
+
+
+class Place(NamedTuple):
+    """An argument of an operation."""
+
+    api: str
+    argument: str
+
+
+class SmallValues:
+    """What one skill has passed unexplained so far in a rollout, and what may follow."""
+
+    def __init__(self) -> None:
+        self._left = _BITS
+        self._secrets = SecretValues()
+        self._order: dict[float, tuple[tuple[str, str], int]] = {}  # number -> field, position in it
+        self._in_field: Counter[tuple[str, str]] = Counter()
+        self._last: dict[Place, float] = {}
+        self._steps: dict[Place, float] = {}
+        self._forms: dict[Place, bytes] = {}  # their hashes
+
+    def read(self, origin: str, value: Json) -> None:
+        """Record an answer, or what the skill was given."""
+        self._secrets.note(origin, {}, value)
+        for name, number in _numbers(value):
+            if number not in self._order and abs(number) < SMALL:
+                field = origin, name[:_NAME_CHARS]
+                self._order[number] = field, self._in_field[field]
+                self._in_field[field] += 1
+
+    def passed(self, place: Place, number: float) -> None:
+        """Record a number that may be passed."""
+        if place in self._last:
+            self._steps[place] = number - self._last[place]
+        self._last[place] = number
+
+    def bits_of_number(
+        self, place: Place, number: float, allowed: Set[str], is_given: Callable[[float], bool]
+    ) -> int | None:
+        """What passing a number costs; None if it may not be passed. `is_given` knows the numbers that the skill
+        was called with, or has in its source.
+        """
+        if self._is_secret(int(number)):
+            return None
+        last = self._last.get(place)
+        if last is not None and allowed & {CONSTANT, NUMBER}:
+            if (step := number - last) in (0, 1, self._steps.get(place)):
+                return 0
+            if is_given(step):
+                return _BITS_OF_STEP
+        if NUMBER not in allowed:
+            return None
+        bits = int(abs(number)).bit_length() + 1
+        if (found := self._order.get(number)) is not None:
+            return min(bits, self._bits_of_choice(found, last))
+        if is_given(number):
+            return min(bits, _BITS_OF_STEP)
+        return None if self._secrets.known else bits
+
+    def bits_of_marks(self, marks: str) -> int | None:
+        """The same for marks that no value contains."""
+        return None if self._secrets.known else 8 * len(marks.encode("utf-8", "surrogatepass"))
+
+    def bits_of_form(self, place: Place, form: str) -> int:
+        """The same for an argument's form, see `ValueOrigins.form_of`. That of the last call costs nothing."""
+        digest = hashlib.sha256(form.encode("utf-8", "surrogatepass")).digest()
+        known, self._forms[place] = self._forms.get(place), digest
+        return 0 if digest == known else sum(1 if letter in _FLAGS else _BITS_OF_LETTER for letter in form)
+
+    def spend(self, bits: int) -> bool:
+        """Whether there are as many left."""
+        self._left -= bits
+        return self._left >= 0
+
+    def _is_secret(self, number: int) -> bool:
+        masked: object = self._secrets.mask_value(number)
+        return masked == MASK
+
+    def _bits_of_choice(self, found: tuple[tuple[str, str], int], last: float | None) -> int:
+        field, position = found
+        before = None if last is None else self._order.get(last)
+        if before is None or before[0] != field:
+            return len(self._order).bit_length()
+        step = position - before[1]
+        return 0 if step == 1 else 1 + abs(step).bit_length()
+
+
+def _numbers(value: Json) -> Iterator[tuple[str, float]]:
+    """Whole numbers, and texts that are one, with the names of their fields, in order."""
+    waiting: list[tuple[str, Json]] = [("", value)]
+    for _ in range(_VALUES):
+        if not waiting:
+            return
+        name, each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += reversed([*each.items()])
+        elif isinstance(each, (list, tuple)):
+            waiting += [(name, one) for one in reversed(each)]
+        elif isinstance(each, int) and not isinstance(each, bool):
+            yield name, each
+        elif isinstance(each, str) and len(each) <= len(str(SMALL)) and each.isdecimal():
+            yield name, int(each)
+
 
 _SHORT = 4  # texts with fewer characters coincide by chance
 _FEW = 8  # values of one argument, each of which says little: more of them spell something
@@ -289,3 +494,128 @@ def _numbers_in(text: str, *, whole: bool) -> list[str]:
 
 def _float(number: str) -> float:
     return float(number.replace(",", ""))
+
+
+_PASSED_ON = ("link", "location", "etag", "operation-location", "x-")
+
+
+class GuardedSkill(msgspec.Struct, frozen=True):
+    """A skill of a rollout, with the constants of its source, which it may have the right to pass on."""
+
+    manifest: SkillManifest
+    constants: tuple[Json, ...]
+
+    @classmethod
+    def of(cls, manifest: SkillManifest, source: str) -> "GuardedSkill":
+        return cls(manifest, constants_of(source))
+
+
+class SkillRefusal(msgspec.Struct, frozen=True):
+    """A call that a skill attempted outside of its manifest."""
+
+    skill: str
+    api: str
+    reason: str
+
+
+class SkillGuard:
+    """Checks the calls of a rollout's skills. A skill without a manifest is not restricted.
+
+    A skill may remember what it met from one call to the next, so everything that it was given and has read in the
+    rollout counts.
+    """
+
+    def __init__(self, skills: Mapping[str, GuardedSkill]) -> None:
+        self._skills = skills
+        self._seen: dict[str, ValueOrigins] = {}
+        self._entered: EnteredSkill | None = None
+        self._refused: dict[SkillRefusal, None] = {}
+        self._reported: set[SkillRefusal] = set()
+
+    def check(self, skill: EnteredSkill, operation: Operation, arguments: Mapping[str, Json]) -> None:
+        """Raises HostError, a PermissionError, for a call outside of the manifest."""
+        guarded = self._skills.get(skill.name)
+        if guarded is None:
+            return
+        reason = refusal(guarded.manifest, operation, arguments, self._origins(skill, guarded))
+        if reason is not None:
+            self._refused[SkillRefusal(skill.name, operation.api, reason)] = None
+            raise HostError("PermissionError", f"the skill {skill.name} may not do this: {reason}")
+
+    def returned(self, skill: EnteredSkill, call: Call) -> None:
+        """Record what a checked call returned or raised."""
+        if skill.name in self._seen:
+            for value in (call.error, *read_values(call)):
+                self._seen[skill.name].add(RESULT + call.api, value)
+
+    def take_refusals(self) -> list[SkillRefusal]:
+        """The refusals since the last time; equal ones once per rollout."""
+        new = [each for each in self._refused if each not in self._reported]
+        self._reported.update(new)
+        self._refused.clear()
+        return new
+
+    def _origins(self, skill: EnteredSkill, guarded: GuardedSkill) -> ValueOrigins:
+        seen = self._seen.get(skill.name)
+        if seen is None:
+            seen = self._seen[skill.name] = ValueOrigins()
+            seen.add(CONSTANT, list(guarded.constants))
+        if self._entered is not skill:
+            self._entered = skill
+            seen.add(PARAMETER, skill.arguments)
+        return seen
+
+
+def read_values(call: Call) -> list[Json]:
+    """What code can read of an answer and pass on: not the headers about the message itself, such as its date."""
+    if call.response is None:
+        return [call.result]
+    headers = {name: text for name, text in call.response.headers.items() if name.startswith(_PASSED_ON)}
+    return [call.result, headers, call.response.body]
+
+
+def refusal(
+    manifest: SkillManifest, operation: Operation, arguments: Mapping[str, Json], seen: ValueOrigins
+) -> str | None:
+    """Why a skill may not make a call; None if it may. Look-ups in the documents are always permitted."""
+    if not operation.method and operation.app == "api_docs":
+        return None
+    if not manifest.permits(operation):
+        return f"{operation.api} is not among the operations that it was kept for"
+    for name, value in arguments.items():
+        allowed = manifest.origins(operation.api, name)
+        if allowed is None:
+            continue
+        bits = seen.small.bits_of_form(place := Place(operation.api, name), seen.form_of(value))
+        for trace in seen.trace(value):
+            cost = _cost(trace, place, allowed, seen)
+            if cost is None:
+                found = " or ".join(sorted(trace.origins))
+                return f"the argument {name} of {operation.api} came from {found}, unlike when it was kept"
+            bits += cost
+        if not seen.small.spend(bits):
+            return f"the argument {name} of {operation.api} tells too much by values that nothing explains"
+    return None
+
+
+def _cost(trace: Trace, place: Place, allowed: Set[str], seen: ValueOrigins) -> int | None:
+    """The bits that a part of an argument costs; None if it may not be passed."""
+    small, number = seen.small, trace.number
+    cost: int | None = 0
+    if not trace.is_permitted(allowed - {NUMBER}):
+        if number is not None:
+            cost = small.bits_of_number(place, number, allowed, seen.is_given)
+        elif trace.marks:
+            return small.bits_of_marks(trace.marks)
+        else:
+            return None
+    if cost is not None and number is not None:
+        small.passed(place, number)
+    return cost
+
+
+def constants_of(source: str) -> tuple[Json, ...]:
+    """The texts and numbers that a source contains; none of one that does not compile, and so never runs."""
+    tree = compiled(source)
+    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)) if tree else ()
+    return tuple(value for value in values if isinstance(value, (str, int, float)) and not isinstance(value, bool))

@@ -1,19 +1,218 @@
-"""`sage apis connect`, `credentials` and `disconnect`."""
+"""`sage apis connect`, `credentials` and `disconnect`.
 
-from collections.abc import Callable, Mapping, Sequence
+A command line has only the place of a secret: others can read its arguments.
+"""
+
+import os
+import shlex
+import sys
+import time
+import webbrowser
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
-from app.client.credential_fields import ask_fields, read_fields
-from app.client.missing_credentials import OAUTH_KINDS, STATIC_TOKEN, commands
-from app.client.options import project_option, server_command
+from app.base.errors import WrongUsageError
+from app.base.text import visible
+from app.client.options import project_option, server_command, text_of_file, text_of_stdin
 from app.client.words import listing_of
 
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession
+
+
+SECRET_FIELDS = ("value", "password", "client_secret", "access_token", "refresh_token")
+OPEN_FIELDS = (
+    *("username", "certificate", "client_id", "scopes", "grant", "client_auth", "client_scopes"),
+    *("authorization_url", "token_url", "resource", "issuer", "place", "name", "prefix"),
+)
+SOURCES = "env:VARIABLE, file:PATH, - for standard input, or prompt"
+
+
+def read_fields(given: Iterable[str]) -> dict[str, Any]:
+    """A credential of `FIELD=SOURCE` texts. Raises BadParameter, WrongUsageError for what is not set."""
+    return dict(_read_field(*each.partition("=")[::2]) for each in given)
+
+
+def read_credentials(given: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Credentials by scheme, of `SCHEME.FIELD=SOURCE` texts. Raises BadParameter, WrongUsageError."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in given:
+        place, _, source = each.partition("=")
+        scheme, _, field = place.rpartition(".")
+        if not scheme:
+            raise click.BadParameter(f"{place!r} names no scheme: write SCHEME.FIELD=SOURCE")
+        name, value = _read_field(field, source)
+        found.setdefault(scheme, {})[name] = value
+    return found
+
+
+def read_secret(field: str, source: str) -> str:
+    """The secret at a place. Raises BadParameter, WrongUsageError."""
+    text = _read_source(field, source, secret=True)
+    if text is None:
+        raise click.BadParameter(
+            f"{field}: a secret is no argument, which others on this machine can read. Say where it is: {SOURCES}"
+        )
+    return text
+
+
+def ask_fields(fields: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
+    """Ask on the terminal, hiding what is secret. Raises UsageError without a terminal."""
+    asked = {field: _ask(field, secret=field in SECRET_FIELDS) for field in fields}
+    for field in optional:
+        text = _ask(f"{field} (empty if there is none)", secret=field in SECRET_FIELDS, default="")
+        asked |= {field: text} if text else {}
+    return asked
+
+
+def _read_field(field: str, source: str) -> tuple[str, Any]:
+    if field in SECRET_FIELDS:
+        return field, read_secret(field, source)
+    if field not in OPEN_FIELDS:
+        known = ", ".join((*SECRET_FIELDS, *OPEN_FIELDS))
+        raise click.BadParameter(f"{field!r} is no field: write one of {known}")
+    text = _read_source(field, source, secret=False)
+    if text is None:
+        text = source
+    return field, text.replace(",", " ").split() if field.endswith("scopes") else text
+
+
+def _read_source(field: str, source: str, *, secret: bool) -> str | None:
+    """None if it is the text itself."""
+    kind, _, place = source.partition(":")
+    if source == "prompt":
+        return _ask(field, secret=secret)
+    if source == "-":
+        return _line(text_of_stdin(field), "standard input")
+    if kind == "env":
+        return _variable(place)
+    if kind == "file":
+        return _line(text_of_file(place, field), place)
+    return None
+
+
+def _variable(name: str) -> str:
+    if not os.environ.get(name):
+        raise WrongUsageError(f"the environment variable {name} is not set: put the secret there")
+    return os.environ[name]
+
+
+def _line(text: str, place: str) -> str:
+    """Without the end of the line, which editors and `echo` add."""
+    if not (line := text.rstrip("\r\n")):
+        raise WrongUsageError(f"{place} is empty: put the secret there")
+    return line
+
+
+def _ask(text: str, *, secret: bool, default: str | None = None) -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{text} cannot be asked for without a terminal: say where it is, by {SOURCES}")
+    answer: str = click.prompt(text, hide_input=secret, default=default, show_default=False, err=True)
+    return answer
+
+
+STATIC_TOKEN = "bearer_token"
+OAUTH_KINDS = ("oauth2", "openid")
+
+_STATES = {
+    "missing": "is missing",
+    "not_authorized": "waits for a person's consent",
+    "insufficient_scope": "needs a person's consent to more scopes",
+    "failing": "fails",
+}
+
+
+def states(credentials: list[Mapping[str, Any]]) -> dict[str, str]:
+    """By scheme."""
+    return {each["scheme"]: each["state"] for each in credentials}
+
+
+def show_missing(api: Mapping[str, Any], project: str | None) -> None:
+    """Say on standard error which credentials are missing or fail, and with which commands to give them."""
+    wrong = [each for each in api["credentials"] if each["state"] != "ready"]
+    if wrong:
+        click.echo(f"\n{api['name']} asks for credentials. Calls go out without those that are missing:", err=True)
+    for each in wrong:
+        click.echo(f"  {_about(each)}", err=True)
+        for command in commands(api["name"], each, project):
+            click.echo(f"    {command}", err=True)
+
+
+def commands(name: str, credential: Mapping[str, Any], project: str | None) -> Iterator[str]:
+    """The commands that give a credential, one for each way."""
+    start = ["sage", "apis", "connect", name, credential["scheme"]]
+    end = [] if project is None else ["--project", project]
+    if credential["state"] in ("not_authorized", "insufficient_scope"):
+        yield shlex.join([*start, *end])
+        return
+    for way in credential["ways"]:
+        fields = [_placeholder(each) for each in way["fields"]]
+        yield shlex.join([*start, *fields, *end])
+
+
+def _about(credential: Mapping[str, Any]) -> str:
+    reason = " ".join(credential["wanted_scopes"]) or credential["failure"] or credential["description"]
+    text = f"{credential['scheme']} ({credential['kind']}) {_STATES[credential['state']]}"
+    return visible(f"{text}: {reason.splitlines()[0]}" if reason else text)
+
+
+def _placeholder(field: str) -> str:
+    return f"{field}=env:{field.upper()}" if field in SECRET_FIELDS else f"{field}={field.upper()}"
+
+
+_PAUSE_SECONDS = 0.5
+
+Credential = Mapping[str, Any]
+"""As the server shows it."""
+
+
+def open_address(consent: Mapping[str, Any], *, browser: bool | None) -> None:
+    """Show the address on standard error, and open it in a browser: by default on a terminal, if one has a window.
+
+    Raises ClickException for an address that no browser opens.
+    """
+    url = consent["url"]
+    if not url.startswith(("https://", "http://")):
+        raise click.ClickException(f"the document names no address that a browser could open: {visible(url)}")
+    until = datetime.fromisoformat(consent["expires_at"]).astimezone()
+    click.echo(f"open this address and consent, until {until:%H:%M:%S}:\n{visible(url)}", err=True)
+    if browser or (browser is None and sys.stderr.isatty() and _has_window()):
+        webbrowser.open(url)
+
+
+def wait_for_consent(
+    look: Callable[[], Credential | None], before: Credential | None, consent: Mapping[str, Any]
+) -> Credential:
+    """The credential that `look` shows once a person has consented.
+
+    Raises ClickException if they refuse, if there is no token for them, or if the address is too old.
+    """
+    until = datetime.fromisoformat(consent["expires_at"])
+    old = before or {}
+    while True:
+        now = look() or {}
+        if now.get("connected_at") not in (None, old.get("connected_at")):
+            return now
+        by_a_task = now.get("failed_at") == now.get("used_at")
+        if now.get("failed_at") not in (None, old.get("failed_at")) and not by_a_task:
+            raise click.ClickException(f"not connected: {visible(now['failure'])}")
+        if datetime.now(UTC) > until:
+            raise click.ClickException("nobody has consented, and the address is too old now: ask for another one")
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _has_window() -> bool:
+    """Whether the default browser is none of those that take the terminal."""
+    try:
+        return type(webbrowser.get()) is not webbrowser.GenericBrowser
+    except webbrowser.Error:
+        return False
+
 
 _LISTING = listing_of("scheme", "principal", "kind", "state", "used_at", "failure")
 _UNKNOWN: Mapping[str, Any] = {"kind": "", "state": "missing", "ways": []}
@@ -82,7 +281,6 @@ def connect_api(
     if fields and not connection.store(fields):
         return
     # Imported here for the same reason as ServerSession.
-    from app.client.wait_for_consent import open_address, wait_for_consent  # noqa: PLC0415
 
     before = connection.stored()
     consent = connection.authorize()

@@ -1,23 +1,101 @@
-"""A person's consent: sent to the authorization server with a state of their own, and back with a code."""
+"""A person's consent: sent to the authorization server with a state of their own, and back with a code.
 
+Where clients may introduce themselves, this server does: by a document, or by registration.
+"""
+
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import httpx
 import msgspec
 from authlib.common.security import generate_token
-from mcp.client.auth.utils import issuers_match
+from mcp.client.auth.utils import is_valid_client_metadata_url, issuers_match
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.base.errors import InvalidError
+from app.apis import store as apis
+from app.apis.credentials import oauth
+from app.apis.credentials import store as credentials
+from app.apis.credentials.credential import MAX_SCOPES, Credential, CredentialText
+from app.apis.credentials.oauth import TokenError, answer, authorization_address
+from app.apis.credentials.schemes import SecurityScheme
+from app.apis.credentials.stored_credentials import with_tokens, without_secrets
+from app.apis.mcp import listing
+from app.base.errors import HostError, InvalidError
+from app.base.untrusted_http import BodyError
 from app.base.values import Json
-from app.credentials import oauth
-from app.credentials.credential import MAX_SCOPES, Credential
-from app.credentials.stored_credentials import with_tokens, without_secrets
-from app.credentials.token_request import TokenError, authorization_address
-from app.db import api_credentials, apis, mcp_changes, tables
+from app.db import tables
 from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.projects import audit
+
+_CREATED: Final = (200, 201)
+
+
+DOCUMENT_PATH: Final = "/oauth/client.json"
+"""Where this server describes itself as a client, under its public address."""
+CALLBACK_PATH: Final = "/oauth/callback"
+
+
+def client_metadata(base_url: str) -> dict[str, str | list[str]]:
+    """This server as a client (RFC 7591, section 2). `base_url` is its public address."""
+    return {
+        "client_name": "sage-server",
+        "redirect_uris": [f"{base_url}{CALLBACK_PATH}"],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "application_type": "web",
+    }
+
+
+async def new_client(
+    client: httpx.AsyncClient, scheme: SecurityScheme, scopes: Sequence[str], base_url: str
+) -> Credential | None:
+    """A client that nobody had to ask for; None if the authorization server takes none. Raises TokenError.
+
+    It is a document at this server where the authorization server reads those (OAuth Client ID Metadata Document,
+    whose address begins with https), or else one that is registered for the scopes.
+    """
+    document = f"{base_url}{DOCUMENT_PATH}"
+    if scheme.reads_documents and is_valid_client_metadata_url(document):
+        return Credential(client_id=document)
+    if scheme.registration_url:
+        return await _register(client, scheme, scopes, base_url)
+    return None
+
+
+async def _register(
+    client: httpx.AsyncClient, scheme: SecurityScheme, scopes: Sequence[str], base_url: str
+) -> Credential:
+    """The client that the authorization server has made of us. Raises TokenError."""
+    wanted = client_metadata(base_url) | ({"scope": " ".join(scopes)} if scopes else {})
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    body = msgspec.json.encode(wanted).decode()
+    try:
+        status, content = await answer(client, "POST", scheme.registration_url, headers, body)
+        made = msgspec.json.decode(content, type=_Registered) if status in _CREATED else None
+    except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError, msgspec.DecodeError) as error:
+        reason = str(error) or type(error).__name__
+        raise TokenError(f"{scheme.registration_url} registers no client: {reason[:300]}") from error
+    if made is None:
+        raise TokenError(f"{scheme.registration_url} registers no client: it answered with status {status}")
+    in_form = made.token_endpoint_auth_method == "client_secret_post"
+    how: Literal["basic", "post"] = "post" if in_form else "basic"
+    return Credential(
+        client_id=made.client_id,
+        client_secret=made.client_secret or None,
+        client_auth=how,
+        client_scopes=(made.scope or " ".join(scopes)).split() or None,
+    )
+
+
+class _Registered(msgspec.Struct):
+    """What is used of the answer (RFC 7591, section 3.2.1)."""
+
+    client_id: CredentialText
+    client_secret: CredentialText | None = None
+    token_endpoint_auth_method: str | None = None
+    scope: str | None = None
+
 
 _CONSENT_SECONDS: Final = 600.0
 
@@ -42,12 +120,12 @@ async def begin_consent(
         raise InvalidError(f"scheme: {row.scheme} gets its tokens without a person (grant {credential.grant})")
     if row.principal != principal:  # its client, and no token of others
         credential = msgspec.structs.replace(credential, access_token=None, refresh_token=None)
-        row = await api_credentials.put(
+        row = await credentials.put(
             session, row.api_id, row.scheme, principal, kind=row.kind, value=None, authorized=False
         )
     state = generate_token(48)
     url, verifier = authorization_address(credential, state, redirect_url)
-    await api_credentials.begin_attempt(
+    await credentials.begin_attempt(
         session,
         row.id,
         state=state,
@@ -68,8 +146,8 @@ async def end_consent(
     Raises TokenError if the authorization server gives none, and ConflictError if the API is moved meanwhile.
     """
     async with sessions.begin() as session:
-        attempt = await api_credentials.take_attempt(session, state)
-        row = None if attempt is None else await api_credentials.get(session, attempt.credential_id)
+        attempt = await credentials.take_attempt(session, state)
+        row = None if attempt is None else await credentials.get(session, attempt.credential_id)
         if attempt is None or row is None:
             raise InvalidError("this address was used, or is too old: ask for another one")
         credential = asked_for(session, row) if attempt.value is None else Credential.from_json(attempt.value)
@@ -82,15 +160,15 @@ async def end_consent(
         tokens = await oauth.exchange(client, credential, code, attempt.verifier, attempt.redirect_url)
     except TokenError as error:
         async with sessions.begin() as session:
-            await api_credentials.fail_attempt(session, credential_id, without_secrets(str(error), credential))
+            await credentials.fail_attempt(session, credential_id, without_secrets(str(error), credential))
         raise
     value = with_tokens(credential, tokens).to_json()
 
     async def store() -> None:
         async with sessions.begin() as session:
             held = await apis.hold(session, project_id, name, place)
-            await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
-            await mcp_changes.mark_connected(session, held.id)
+            await credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
+            await listing.mark_connected(session, held.id)
             detail: dict[str, Json] = {"name": f"{name}.{scheme}", "principal": principal, "by": "consent"}
             await audit.add(session, project_id, None, "server", tables.AuditAction.SECRET_STORED, detail)
 
@@ -100,6 +178,6 @@ async def end_consent(
 async def refuse_consent(sessions: Sessions, state: str, reason: str) -> None:
     """Record why the authorization server sent the person back without a code. An unknown state is ignored."""
     async with sessions.begin() as session:
-        attempt = await api_credentials.take_attempt(session, state)
+        attempt = await credentials.take_attempt(session, state)
         if attempt is not None:
-            await api_credentials.fail_attempt(session, attempt.credential_id, reason)
+            await credentials.fail_attempt(session, attempt.credential_id, reason)

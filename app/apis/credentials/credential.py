@@ -1,16 +1,124 @@
-"""What is stored for a security scheme, and what a call gets of it. Pure."""
+"""What is stored for a security scheme, and what a call gets of it.
+
+The gateway adds it: the agent's code never sees it, and it is removed from records.
+"""
 
 import base64
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal, Protocol, Self
 
 import msgspec
 
-from app.apis.authentication import UNFIT_FOR_HEADERS, Authentication
 from app.apis.catalog import App, Operation
-from app.apis.request_headers import is_key_header
-from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme, bearer_for_oauth, chosen
+from app.apis.credentials.schemes import (
+    UNFIT_FOR_HEADERS,
+    Authentication,
+    Grant,
+    KeyPlace,
+    SecurityScheme,
+    bearer_for_oauth,
+    chosen,
+    combined,
+    is_key_header,
+)
 from app.base.errors import InvalidError
+from app.base.secrets import MASK, is_ordinary, is_telling
+from app.base.values import Call, Json
+
+_PLAIN: Final = re.compile(r"[A-Za-z]{1,32}([_ -][A-Za-z]{1,32}){0,4}")  # a name that is itself no secret
+
+
+class Credentials(Protocol):
+    async def of(self, app: App, operation: Operation) -> Authentication:
+        """What to send with a call of an operation; falsy if there is nothing to send.
+
+        Raises HostError if there should be, but it cannot be had.
+        """
+        ...
+
+    async def refused(
+        self, app: App, operation: Operation, reason: str, *, renew: bool, scopes: Sequence[str] = ()
+    ) -> bool:
+        """Record that the API did not accept what `of` gave, or that its token lacks `scopes`.
+
+        With `renew` or `scopes`, ask for other credentials if possible.
+
+        Returns whether there are others now. Raises HostError if it failed to renew them.
+        """
+        ...
+
+
+class SecretStore(Protocol):
+    async def value(self, name: str) -> str:
+        """The value of a stored secret. Raises HostError that names it if there is none."""
+        ...
+
+
+class Unrenewed:
+    """For credentials that stay what they are."""
+
+    async def refused(
+        self,
+        app: App,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        reason: str,  # noqa: ARG002
+        *,
+        renew: bool,  # noqa: ARG002
+        scopes: Sequence[str] = (),  # noqa: ARG002
+    ) -> bool:
+        """There are no others."""
+        return False
+
+
+class FixedCredentials(Unrenewed):
+    """Fulfils `Credentials` with the same for every operation."""
+
+    def __init__(self, sent: Authentication) -> None:
+        self._sent = sent
+
+    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002
+        return self._sent
+
+
+def bearer(token: str) -> Authentication:
+    """A token in the header `Authorization` (RFC 6750)."""
+    return Authentication(headers={"Authorization": f"Bearer {token}"})
+
+
+def mask(value: Json) -> Json:
+    """The same value with the values of sensitive names (password, token, ...) replaced by ***.
+
+    >>> mask({"user": "iris", "password": "1234", "auth": {"access_token": "ab"}})
+    {'user': 'iris', 'password': '***', 'auth': {'access_token': '***'}}
+    """
+    if isinstance(value, list):
+        return [mask(each) for each in value]
+    if isinstance(value, dict):
+        return {name: "***" if is_telling(name) and each else mask(each) for name, each in value.items()}
+    return value
+
+
+def mask_call(call: Call) -> Call:
+    """The same call without passwords and tokens. All values that an API with a sensitive name returns are.
+
+    >>> call = Call(seq=0, turn=0, api="supervisor.show_passwords", arguments={}, result={"mail": "1234"})
+    >>> mask_call(call).result
+    {'mail': '***'}
+    """
+    result = _mask_leaves(call.result) if is_telling(call.api) else mask(call.result)
+    response = call.response and msgspec.structs.replace(call.response, body=mask(call.response.body))
+    return msgspec.structs.replace(call, arguments=mask(call.arguments), result=result, response=response)
+
+
+def _mask_leaves(value: Json) -> Json:
+    """The same value with *** for all but what ordinary names hold, so that code that picks from it still can."""
+    if isinstance(value, list):
+        return [_mask_leaves(each) for each in value]
+    if isinstance(value, dict) and all(map(_PLAIN.fullmatch, value)):
+        return {name: mask(each) if is_ordinary(name) else _mask_leaves(each) for name, each in value.items()}
+    return value if value is None or isinstance(value, bool) else MASK
+
 
 MAX_SCOPES: Final = 300
 CredentialText = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
@@ -146,3 +254,22 @@ def _own_scheme(name: str, credential: Credential) -> SecurityScheme:
     if credential.place != "query" and not is_key_header(parameter):
         raise InvalidError(f"credentials.{name}.name: {parameter!r} cannot be the name of a {credential.place}")
     return SecurityScheme(name=name, kind="api_key", place=credential.place, parameter=parameter)
+
+
+class StaticCredentials(Unrenewed):
+    """Fulfils `Credentials`, by app and scheme. A token is sent where nothing else is in `Authorization`."""
+
+    def __init__(
+        self, credentials: Mapping[str, Mapping[str, Credential]], tokens: Mapping[str, str] | None = None
+    ) -> None:
+        self._credentials = credentials
+        self._tokens = tokens or {}
+
+    async def of(self, app: App, operation: Operation) -> Authentication:
+        held = self._credentials.get(app.name, {})
+        parts = [
+            authentication(app.schemes.get(name), held[name]) for name in chosen_schemes(app, operation, held)
+        ]
+        if app.name in self._tokens and not any("Authorization" in each.headers for each in parts):
+            parts.append(bearer(self._tokens[app.name]))
+        return combined(parts)

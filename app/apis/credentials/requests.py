@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from app.apis.security_schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
-from app.credentials.credential import needed_fields
+from app.apis.credentials.credential import needed_fields
+from app.apis.credentials.schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
+from app.apis.credentials.store import STATIC_TOKEN
 from app.db import tables
-from app.db.api_credentials import STATIC_TOKEN
 
 CredentialState = Literal["missing", "not_authorized", "insufficient_scope", "ready", "failing"]
 

@@ -1,15 +1,157 @@
-"""What an API asks its callers for: the security schemes of an OpenAPI document. Pure."""
+"""What an API asks its callers for: the security schemes of an OpenAPI document, as parts of a request. Pure.
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+Headers of connection, route and credentials are ours: no document can make arguments of them.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal
 
+import httpx
 import msgspec
 
-from app.apis.references import References
-from app.apis.request_headers import is_header_name, is_key_header
+from app.apis.documents.references import References
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # a token (RFC 9110, section 5.6.2)
+_IGNORED: Final = {"accept", "content-type", "authorization"}  # as OpenAPI says
+_FRAMING: Final = {
+    "host",
+    "connection",
+    "content-length",
+    "content-encoding",
+    "transfer-encoding",
+    "accept-encoding",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "keep-alive",
+    "http2-settings",
+    "cookie",
+    "set-cookie",
+    "cookie2",
+    "set-cookie2",
+}
+_ROUTING: Final = {
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "client-ip",
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "cf-connecting-ip",
+    "x-original-url",
+    "x-original-host",
+    "x-rewrite-url",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-host",
+}
+_PREFIXES: Final = ("proxy-", "x-forwarded", "sec-")
+
+
+def is_header_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def is_key_header(name: str) -> bool:
+    """Whether a header, or a cookie, of this name may carry a key.
+
+    >>> [is_key_header(name) for name in ("Authorization", "X-API-Key", "Content-Length", "a b")]
+    [True, True, False, False]
+    """
+    return is_header_name(name) and (name.lower() == "authorization" or not is_reserved(name))
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the agent may not set it.
+
+    >>> [is_reserved(name) for name in ("Host", "X-Forwarded-For", "x_forwarded_for", "X-Trace")]
+    [True, True, True, False]
+    """
+    plain = name.lower().replace("_", "-")  # many servers take the one for the other
+    return plain in _IGNORED or plain in _FRAMING or plain in _ROUTING or plain.startswith(_PREFIXES)
+
+
+CERTIFICATE: Final = "certificate"
+"""The extension of a request that names the file of its certificate."""
+UNFIT_FOR_HEADERS: Final = "have a blank at an end, or a character that no header can carry: store them again"
+_IN_HEADER: Final = re.compile(r"([!-~]([ -~]*[!-~])?)?")  # of a value, what every server takes
+
+
+class Authentication(msgspec.Struct, frozen=True, kw_only=True):
+    """Added to a request by the gateway. `hidden` are texts that must not be seen, besides the values added."""
+
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+    cookies: dict[str, str] = {}
+    certificate: str | None = None  # name of a file of the operator's, for mutual TLS
+    hidden: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.headers or self.query or self.cookies or self.certificate)
+
+    @property
+    def fits_headers(self) -> bool:
+        """Whether its headers and cookies can be sent.
+
+        >>> [Authentication(headers={"X-Key": text}).fits_headers for text in ("a b", "a ", "ä")]
+        [True, False, False]
+        """
+        return all(map(_IN_HEADER.fullmatch, [*self.headers.values(), *self.cookies.values()]))
+
+    def url(self, url: str) -> str:
+        """The URL with the query parameters. Those of the same names are replaced.
+
+        >>> Authentication(query={"key": "a b"}).url("http://a.test/x?page=1&key=2")
+        'http://a.test/x?page=1&key=a+b'
+        """
+        return str(httpx.URL(url).copy_merge_params(self.query)) if self.query else url
+
+    def merged(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers of a request with these. Those of the same names are replaced, cookies are added.
+
+        >>> Authentication(headers={"X-Key": "a"}, cookies={"sid": "b"}).merged({"x-key": "c", "Cookie": "t=d"})
+        {'X-Key': 'a', 'Cookie': 't=d; sid=b'}
+        """
+        added = {name.lower() for name in self.headers}
+        kept = {name: text for name, text in headers.items() if name.lower() not in added}
+        if self.cookies:
+            others = [text for name, text in kept.items() if name.lower() == "cookie"]
+            kept = {name: text for name, text in kept.items() if name.lower() != "cookie"}
+            own = [f"{name}={text}" for name, text in self.cookies.items()]
+            return kept | self.headers | {"Cookie": "; ".join([*others, *own])}
+        return kept | self.headers
+
+    def secret_parts(self) -> list[str]:
+        """The texts to remove from answers: each value, and the part after its scheme; longest first.
+
+        >>> Authentication(headers={"Authorization": "Bearer abc"}).secret_parts()
+        ['Bearer abc', 'abc']
+        """
+        values = [*self.headers.values(), *self.query.values(), *self.cookies.values(), *self.hidden]
+        parts = {part for value in values for part in (value, value.rpartition(" ")[2]) if part}
+        return sorted(parts, key=len, reverse=True)
+
+
+def combined(parts: Sequence[Authentication]) -> Authentication:
+    """All of them in one request. Of the same header, the first one counts."""
+    whole = Authentication()
+    for each in reversed(parts):
+        whole = Authentication(
+            headers=whole.headers | each.headers,
+            query=whole.query | each.query,
+            cookies=whole.cookies | each.cookies,
+            certificate=each.certificate or whole.certificate,
+            hidden=(*whole.hidden, *each.hidden),
+        )
+    return whole
+
 
 SchemeKind = Literal["api_key", "http", "basic", "oauth2", "openid", "mutual_tls"]
 KeyPlace = Literal["header", "query", "cookie"]

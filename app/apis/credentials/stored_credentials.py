@@ -1,9 +1,12 @@
-"""The stored credentials of a project's APIs, as the calls of one task get them."""
+"""The stored credentials of a project's APIs: checked against the document when given, and complete without it.
+
+As the calls of a task get them, they are renewed.
+"""
 
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 from uuid import UUID
@@ -13,17 +16,65 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.authentication import Authentication, combined
+from app.apis import store as apis
 from app.apis.catalog import App, Operation
-from app.apis.credentials import bearer
+from app.apis.credentials import oauth
+from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
+from app.apis.credentials.credential import Credential, authentication, bearer, checked, chosen_schemes, secrets_of
+from app.apis.credentials.oauth import TOKEN_SECONDS, TokenError, Tokens
+from app.apis.credentials.schemes import Authentication, SecurityScheme, combined
+from app.apis.credentials.store import STATIC_TOKEN
 from app.base.errors import HostError, SettingError
 from app.base.secrets import MASK
-from app.credentials import oauth
-from app.credentials.credential import Credential, authentication, chosen_schemes, secrets_of
-from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
-from app.db import api_credentials, apis, tables
-from app.db.api_credentials import STATIC_TOKEN
+from app.db import tables
 from app.db.database import Sessions, keys_of, retry_while_unavailable
+
+
+class PreparedCredential(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored for one scheme."""
+
+    scheme: str
+    kind: str
+    credential: Credential
+    authorized: bool  # False: a person has to consent first
+
+    async def store(
+        self, session: AsyncSession, api_id: UUID, principal: str, expires_at: datetime | None = None
+    ) -> tables.ApiCredential:
+        """Replaces what is stored for the scheme and the principal."""
+        return await credentials.put(
+            session,
+            api_id,
+            self.scheme,
+            principal,
+            kind=self.kind,
+            value=self.credential.to_json(),
+            authorized=self.authorized,
+            expires_at=expires_at,
+        )
+
+
+async def prepare(
+    name: str,
+    credential: Credential,
+    schemes: Mapping[str, SecurityScheme],
+    base: str,
+    client: httpx.AsyncClient,
+) -> PreparedCredential:
+    """Raises InvalidError that names the field. `base` is what addresses of the document are relative to.
+
+    May ask an OpenID provider where its endpoints are.
+    """
+    scheme = schemes.get(name)
+    credential, kind = checked(name, credential, scheme)
+    authorized = True
+    if scheme is not None and kind in ("oauth2", "openid"):
+        credential = await oauth.complete(name, credential, scheme, base, client)
+        has_token = credential.access_token is not None or credential.refresh_token is not None
+        authorized = has_token or credential.grant != "authorization_code"
+    return PreparedCredential(scheme=name, kind=kind, credential=credential, authorized=authorized)
+
 
 log = structlog.get_logger(__name__)
 

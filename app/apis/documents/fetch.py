@@ -1,22 +1,32 @@
-"""Fetches API documents with the credentials of the API, where their server shows them to nobody else."""
+"""Fetches API documents with the credentials of the API, where their server shows them to nobody else.
 
+Of a new document it also looks whether its server answers, and where else the API may be.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
-from app.apis.address import origin, same_origin
-from app.apis.api_documents import DocumentDeniedError, download
-from app.apis.app_view import AppView
-from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
-from app.apis.credentials import Credentials, FixedCredentials, bearer
-from app.apis.security_schemes import SecurityScheme
+from app.apis.credentials.credential import (
+    Credential,
+    Credentials,
+    FixedCredentials,
+    authentication,
+    bearer,
+    checked,
+)
+from app.apis.credentials.schemes import Authentication, SecurityScheme, combined
+from app.apis.credentials.stored_credentials import SecuredApi, StoredCredentials
+from app.apis.documents.protocols import DocumentDeniedError, download
+from app.apis.presentation import AppView
+from app.apis.servers import origin, same_origin
 from app.base.errors import ApiDocumentError, HostError, InvalidError
 from app.base.secrets import SecretValues
-from app.credentials.credential import Credential, authentication, checked
-from app.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.db import tables
 from app.db.database import Sessions
 
@@ -176,3 +186,52 @@ def _part(name: str, credential: Credential, scheme: SecurityScheme | None) -> A
 
 def _bare_app(name: str) -> App:
     return App(name=name, description="", server="", variables={}, operations={}, digest="")
+
+
+_SECONDS = 5.0
+
+
+async def server_remark(client: httpx.AsyncClient, app: AppView, source: str | None) -> str | None:
+    """What to tell about a server that does not answer, if there is another one to propose; else None.
+
+    That is the first other one of the document that answers, or else the one that the document came from, at
+    `source`. Any HTTP response counts as an answer.
+    """
+    base = app.default_url
+    here = _origin(source)
+    if "{" in base or _origin(base) == here:  # variables that each task gives; it has just answered
+        return None
+    if not app.other_servers and here is None:
+        return None
+    silence = await _silence(client, base)
+    if silence is None:
+        return None
+    told = f"the document's server {base} does not answer ({silence})"
+    found = await asyncio.gather(*(_silence(client, each) for each in app.other_servers))
+    answering = next((each for each, none in zip(app.other_servers, found, strict=True) if none is None), None)
+    if answering is not None:
+        return f"{told}, but another one that it names does: send the document again with `server`: {answering}"
+    others = f", nor do the {len(found)} others that it names" if len(found) > 1 else ""
+    others = f", nor does {app.other_servers[0]}" if len(found) == 1 else others
+    if here is None:
+        return f"{told}{others}: if the API is elsewhere, send the document again with `server`"
+    return (
+        f"{told}{others}, and the document came from {here}: "
+        f"if the API is there, send the document again with `server`: {here}{urlsplit(base).path}"
+    )
+
+
+def _origin(url: str | None) -> str | None:
+    try:
+        return None if url is None else origin(url)
+    except ValueError:
+        return None
+
+
+async def _silence(client: httpx.AsyncClient, url: str) -> str | None:
+    """Why a server does not answer; None if it does."""
+    try:
+        async with asyncio.timeout(_SECONDS), client.stream("GET", url, follow_redirects=False):
+            return None
+    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, HostError) as error:
+        return str(error) or f"no answer within {_SECONDS:g} seconds"

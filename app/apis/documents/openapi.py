@@ -1,26 +1,166 @@
-"""Parses the operations of an OpenAPI document."""
+"""The protocol `openapi`: OpenAPI 3.0, 3.1 and 3.2, and Swagger 2.0 documents as apps.
 
+Operations and parameters are parsed here; what a body takes stands in `request_body`.
+"""
+
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast, get_args
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple, cast, get_args
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from app.apis.address import with_defaults
-from app.apis.catalog import READING, LeftOut, MisspelledRisk, Operation, Parameter
-from app.apis.declared_values import preset
-from app.apis.document_budget import DocumentSizeError
-from app.apis.documented_answers import DocumentedAnswers, documented_answers
-from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
-from app.apis.names import UniqueNames, argument_name, operation_name
-from app.apis.parameters import parameters
-from app.apis.references import References
-from app.apis.request_body import arguments_of, request_body
-from app.apis.security_schemes import security
-from app.apis.words import singular, split_words
+from app.apis.calls.arguments import encode
+from app.apis.catalog import READING, App, LeftOut, MisspelledRisk, Operation, Parameter, Place, Style
+from app.apis.credentials.schemes import is_header_name, is_reserved, security, security_schemes
+from app.apis.documents.protocols import OutgoingRequest
+from app.apis.documents.references import DocumentSizeError, References, UnknownTargetError, to_json_text
+from app.apis.documents.request_body import arguments_of, request_body
+from app.apis.documents.swagger2 import as_openapi
+from app.apis.media_types import (
+    EVENT_STREAM,
+    DocumentedAnswers,
+    bare,
+    documented_answers,
+    is_declared_json,
+    result_schema,
+)
+from app.apis.naming import UniqueNames, argument_name, operation_name, singular, split_words
+from app.apis.servers import with_defaults
+from app.apis.values import preset, sent_unasked
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 from app.projects.settings import Risk
+
+_PLACES: Final[dict[str, Place]] = {
+    "path": "path",
+    "query": "query",
+    "querystring": "querystring",  # the whole query as one value, since OpenAPI 3.2
+    "header": "header",
+    "cookie": "cookie",
+}
+_DEFAULT_STYLE: Final[dict[Place, Style]] = {
+    "path": "simple",
+    "query": "form",
+    "querystring": "form",
+    "header": "simple",
+    "cookie": "form",
+}
+_STYLES: Final[dict[Place, dict[str, Style]]] = {
+    "path": {"simple": "simple", "matrix": "matrix", "label": "label"},
+    "query": {
+        "form": "form",
+        "deepObject": "deepObject",
+        "spaceDelimited": "spaceDelimited",
+        "pipeDelimited": "pipeDelimited",
+        "tabDelimited": "tabDelimited",  # of Swagger 2.0
+    },
+    "querystring": {},
+    "header": {"simple": "simple"},
+    "cookie": {"form": "form", "cookie": "cookie"},
+}
+_WORDS: Final = {word for words in _STYLES.values() for word in words}
+_EXPLODED: Final = ("form", "cookie", "deepObject")  # unless the document says otherwise
+_STEPS: Final = 10  # of a parameter
+_IN_PATH: Final = re.compile(r"\{([^{}/]{1,200})\}")
+
+
+class Parameters(NamedTuple):
+    """Those that can be sent, and why others cannot; and the one value of the header `Accept`, "" without one."""
+
+    known: list[Parameter]
+    unread: list[str]
+    accept: str
+
+
+def parameters(
+    path: str, item: Mapping[str, Json], node: Mapping[str, Json], references: References, where: str
+) -> Parameters:
+    """The parameters of the path, overridden by those of the operation; in the document's order.
+
+    One that refers to a document that was not read is not sent, unless the path has its place. Parameters of the
+    path are those that it has a place for, whatever is declared.
+    """
+    merged: dict[tuple[str, str], Parameter] = {}
+    unread: list[str] = []
+    for owner in (item, node):
+        listed = owner.get("parameters") or []
+        if not isinstance(listed, list):
+            raise ApiDocumentError(f"{where}: parameters must be a list")
+        for entry in listed:
+            try:
+                parameter = _parameter(references.follow(entry, place := f"{where} parameters"), references, where)
+            except UnknownTargetError as error:
+                unread.append(str(error).removeprefix(f"{place}: "))
+            else:
+                merged[parameter.place, parameter.wire_name] = parameter
+    places = dict.fromkeys(_IN_PATH.findall(path))
+    undeclared = [name for name in places if ("path", name) not in merged]
+    merged |= {("path", name): _undeclared(name) for name in undeclared}
+    known = [each for each in merged.values() if _is_sent(each, places)]
+    accepted = (sent_unasked(each.schema) for each in merged.values() if _key(each) == ("header", "accept"))
+    accept = next((each for each in accepted if isinstance(each, str)), "")
+    return Parameters(known, unread if len(unread) > len(undeclared) else [], accept)
+
+
+def _key(parameter: Parameter) -> tuple[str, str]:
+    return parameter.place, parameter.wire_name.lower()
+
+
+def _undeclared(name: str) -> Parameter:
+    return Parameter(name=name, wire_name=name, place="path", required=True, schema={"type": "string"})
+
+
+def _is_sent(parameter: Parameter, places: Collection[str]) -> bool:
+    if parameter.place == "path":
+        return parameter.wire_name in places
+    return parameter.place != "header" or not is_reserved(parameter.wire_name)
+
+
+def _parameter(node: Mapping[str, Json], references: References, where: str) -> Parameter:
+    name, located = node.get("name"), node.get("in")
+    place = _PLACES.get(located) if isinstance(located, str) else None
+    if not isinstance(name, str) or not name or place is None:
+        raise ApiDocumentError(f"{where}: a parameter needs a name and `in`: {', '.join(_PLACES)}")
+    where = f"{where} parameter {name[:100]}"
+    if place == "header" and not is_header_name(name):
+        raise ApiDocumentError(f"{where}: this cannot name a header")
+    description = node.get("description")
+    description = description.strip() if isinstance(description, str) else ""
+    references.budget.spend(_STEPS, where)
+    references.budget.spend_text(description, where)
+    style = _style(node, place)
+    explode, given = node.get("explode"), node.get("style")
+    exploded = (given if isinstance(given, str) and given in _WORDS else style) in _EXPLODED
+    return Parameter(
+        name=name,
+        wire_name=name,
+        place=place,
+        required=place == "path" or node.get("required") is True,
+        schema=_schema(node, references, where),
+        description=description,
+        style=style,
+        explode=explode if isinstance(explode, bool) else exploded,
+    )
+
+
+def _style(node: Mapping[str, Json], place: Place) -> Style:
+    """That of its place, if the document names another."""
+    if "content" in node:
+        kinds = node["content"] or ()
+        is_text = place == "querystring" or (bool(kinds) and all(str(each).startswith("text/") for each in kinds))
+        return _DEFAULT_STYLE[place] if is_text and not any(map(is_declared_json, kinds)) else "json"
+    return _STYLES[place].get(str(node.get("style")), _DEFAULT_STYLE[place])
+
+
+def _schema(node: Mapping[str, Json], references: References, where: str) -> dict[str, Json]:
+    content = node.get("content")
+    if isinstance(content, Mapping):
+        media: Json = next(iter(content.values()), {})
+        return references.schema(media.get("schema", {}) if isinstance(media, Mapping) else {}, where)
+    return references.schema(node.get("schema", {}), where)
+
 
 _MAX_OPERATIONS = 20_000
 _OPERATION_STEPS = 20
@@ -250,3 +390,126 @@ def _server(node: Mapping[str, Json], references: References, defaults: Mapping[
 def _text(node: Mapping[str, Json], name: str) -> str:
     value = node.get(name)
     return value.strip() if isinstance(value, str) else ""
+
+
+_OTHER_SERVERS = 10
+_ADDRESS = re.compile(r"(https?|\{\w+\})://[^/]")
+
+
+class OpenApi:
+    """Fulfils `ApiProtocol`."""
+
+    def recognizes(self, document: Mapping[str, Json]) -> bool:
+        return "openapi" in document or "swagger" in document
+
+    def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+        return _app(name, document, source, server)
+
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
+        return encode(operation, arguments)
+
+
+OPENAPI = OpenApi()
+
+
+def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+    digest = hashlib.sha256(to_json_text(document)).hexdigest()
+    _check_version(document)
+    if "swagger" in document:
+        document = as_openapi(document, source)
+    references = References(document)
+    base, variables = _openapi_server(document, source)
+    defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
+    parsed, left_out = operations(name, document, references, defaults)
+    if not parsed and left_out:
+        raise ApiDocumentError(left_out[0].reason)
+    if not parsed:
+        raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
+    if server is not None:
+        base, parsed = server, {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()}
+    _check_server(base)
+    info = document.get("info")
+    about = info if isinstance(info, Mapping) else {}
+    return App(
+        name=name,
+        description=str(about.get("description") or about.get("title") or "").strip(),
+        server=base.rstrip("/"),
+        variables=defaults,
+        other_servers=tuple(_other_servers(document, source)) if server is None else (),
+        choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
+        operations={
+            key: each
+            if each.server is None
+            else msgspec.structs.replace(each, server=_absolute(each.server, base))
+            for key, each in parsed.items()
+        },
+        left_out=tuple(left_out),
+        schemes=security_schemes(document, references),
+        security=security(document, references, "security"),
+        source=source,
+        digest=digest,
+    )
+
+
+def _check_version(document: Mapping[str, Json]) -> None:
+    field, supported = ("swagger", r"2\.0") if "swagger" in document else ("openapi", r"3\.[012](\..*)?")
+    version = document.get(field)
+    if field == "swagger" and version == 2.0:  # in YAML without quotes
+        version = "2.0"
+    if not isinstance(version, str):
+        raise ApiDocumentError("this is not an OpenAPI document: it has no `openapi` version at the top")
+    if not re.fullmatch(supported, version):
+        raise ApiDocumentError(f"OpenAPI {version[:50]} is not supported; 2.0 (Swagger), 3.0, 3.1 and 3.2 are")
+    if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
+        raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
+
+
+def _openapi_server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapping[str, Json]]:
+    """The first server, absolute if the source is, and its variables."""
+    servers = document.get("servers") or [{"url": "/"}]
+    if not isinstance(servers, list) or not isinstance(servers[0], Mapping):
+        raise ApiDocumentError("servers: expected a list of objects with a url")
+    url = servers[0].get("url")
+    if not isinstance(url, str):
+        raise ApiDocumentError("servers/0: a server needs a url")
+    variables = servers[0].get("variables") or {}
+    if not isinstance(variables, Mapping):
+        raise ApiDocumentError("servers/0/variables: expected an object")
+    return _absolute(url, source), {key: each for key, each in variables.items() if isinstance(each, Mapping)}
+
+
+def _other_servers(document: Mapping[str, Json], source: str | None) -> Iterator[str]:
+    """Those after the first that have an address. One that cannot be read is left out."""
+    for entry in (document.get("servers") or [])[1 : _OTHER_SERVERS + 1]:
+        try:
+            base, variables = _openapi_server({"servers": [entry]}, source)
+        except ApiDocumentError:
+            continue
+        base = with_defaults(base, variables)
+        if _ADDRESS.match(base) and "{" not in base:
+            yield base.rstrip("/")
+
+
+def _enum(variable: Mapping[str, Json]) -> list[Json]:
+    enum = variable["enum"]
+    if not isinstance(enum, list):
+        raise ApiDocumentError("servers/0/variables: an `enum` is a list")
+    return enum
+
+
+def _absolute(url: str, source: str | None) -> str:
+    try:
+        relative = not _ADDRESS.match(url)  # urljoin would take {scheme}:// for one
+        if relative and source is not None and urlsplit(source).scheme in ("http", "https"):
+            return urljoin(source, url)
+        urlsplit(url)
+    except ValueError as error:
+        raise ApiDocumentError(f"servers: {url!r} is not an address: {error}") from error
+    return url
+
+
+def _check_server(url: str) -> None:
+    if not _ADDRESS.match(url):
+        raise ApiDocumentError(
+            f"the document is served from {url!r}, which is not an http(s) address; give the server's URL with it"
+        )

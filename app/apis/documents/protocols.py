@@ -1,22 +1,54 @@
-"""API documents: fetched, decoded, and parsed into apps by the protocol that recognizes them."""
+"""API documents: fetched, decoded, and parsed into apps by the protocol that recognizes them.
+
+A protocol is a part of the entry-point group `sage.api_protocols`.
+"""
 
 import asyncio
 import re
 from collections.abc import Mapping
+from typing import Protocol
 
 import httpx
 import msgspec
 
-from app.apis.address import same_origin
-from app.apis.authentication import CERTIFICATE, Authentication
 from app.apis.catalog import App, Operation
-from app.apis.declared_values import as_declared
-from app.apis.protocol import ApiProtocol, OutgoingRequest
-from app.apis.yaml_json import read_text
+from app.apis.credentials.schemes import CERTIFICATE, Authentication
+from app.apis.documents.references import read_text
+from app.apis.servers import same_origin
+from app.apis.values import as_declared
 from app.base import plugins
 from app.base.errors import ApiDocumentError, HostError
 from app.base.untrusted_http import BodyError, read_body
 from app.base.values import Json
+
+
+class OutgoingRequest(msgspec.Struct, frozen=True):
+    """The HTTP request of one call, without its method and the server's URL."""
+
+    target: str  # path and query below the server's URL, percent-encoded
+    headers: dict[str, str]
+    content: bytes | None
+    approved: bool = False  # by a person, who saw this address: it leads to no other
+
+
+class ApiProtocol(Protocol):
+    """Parses the documents of one kind of API and encodes the calls of its operations."""
+
+    def recognizes(self, document: Mapping[str, Json]) -> bool:
+        """Whether the document is of this kind, in any version."""
+        ...
+
+    def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+        """The app that a document describes. Raises ApiDocumentError with the problem and its place.
+
+        `server` overrides the server in the document; `source` is what a relative server is relative to.
+        """
+        ...
+
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
+        """The request of a call. Raises HostError, a ValidationError, for a value that cannot be encoded."""
+        ...
+
 
 MAX_DOCUMENT_BYTES = 20 << 20
 _FETCH_SECONDS = 60.0  # in all: large ones are made when they are asked for

@@ -1,8 +1,9 @@
 """The process that reads API documents, each in a fork of its own, within limits of time and memory.
 
-`python -m app.apis.read_process CPU_SECONDS MEMORY_BYTES` forks for each byte on its input. The fork takes a
-request and the texts of documents, and writes a result and the document as JSON, with a lower priority than
-those who serve. If a fork fails, so does this process: the output may be half an answer.
+`python -m app.apis.documents.read_process CPU_SECONDS MEMORY_BYTES` forks for each byte on its input. The fork
+takes a request and the texts of documents, and writes a result and the document as JSON, with a lower priority
+than those who serve. If a fork fails, so does this process: the output may be half an answer. What a document's
+references to other documents point to becomes part of it.
 """
 
 import gc
@@ -10,23 +11,98 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 import msgspec
 
-from app.apis import bundle
-from app.apis.api_documents import parse_document, protocols, read_document
-from app.apis.app_view import AppView
-from app.apis.bound_parameters import bind_parameters, check_bindings
+from app.apis.calls.arguments import bind_parameters, check_bindings
 from app.apis.catalog import App, MisspelledRisk
+from app.apis.documents.protocols import parse_document, protocols, read_document
+from app.apis.documents.references import to_json_text
 from app.apis.double.coverage import PracticeFinding, PracticeQuestion, practice_finding
 from app.apis.naming import readable_names
-from app.apis.presentation import AS_WRITTEN, Presentation, keep_names, present
-from app.apis.sample_call import CallPlan, SampleCall, sample_call
-from app.apis.yaml_json import to_json_text
+from app.apis.presentation import AS_WRITTEN, AppView, Presentation, keep_names, present
+from app.apis.servers import same_origin
+from app.apis.trial_questions import CallPlan, SampleCall, sample_call
 from app.base.errors import ApiDocumentError, InvalidError
 from app.base.processes import lower_limit, lower_priority
 from app.base.values import Json
+
+_PART = "x-documents"  # of a bundled document: the other documents, by number
+_REFERENCE_CHARS = 2_000
+
+
+def wanted(document: Json, source: str | None, known: Mapping[str, Json]) -> list[str]:
+    """The URLs of the documents that it, or one of the known ones, refers to, at the origin of `source`.
+
+    Without those that are known, sorted.
+    """
+    if source is None:
+        return []
+    found = {url for base, each in [(source, document), *known.items()] for url in _targets(each, base)}
+    return sorted(url for url in found - known.keys() if url != source and same_origin(url, source))
+
+
+def bundled(document: dict[str, Json], source: str | None, others: Mapping[str, Json]) -> dict[str, Json]:
+    """The document with those it refers to in it. References to any others stay as they are."""
+    if source is None or not others:
+        return document
+    places = {source: ""} | {url: f"/{_PART}/{number}" for number, url in enumerate(others)}
+
+    def rewriter(base: str) -> Callable[[str], str]:
+        def rewrite(reference: str) -> str:
+            url, fragment = _target(reference, base)
+            return f"#{places[url]}{fragment}" if url in places else reference
+
+        return rewrite
+
+    parts = {str(number): _rewritten(each, rewriter(url)) for number, (url, each) in enumerate(others.items())}
+    whole: dict[str, Json] = _rewritten(document, rewriter(source))
+    return {**whole, _PART: parts}
+
+
+def _targets(node: Json, base: str) -> Iterator[str]:
+    for reference in _references(node):
+        if not reference.startswith("#") and len(reference) <= _REFERENCE_CHARS:
+            url, _ = _target(reference, base)
+            if url:
+                yield url
+
+
+def _target(reference: str, base: str) -> tuple[str, str]:
+    """URL and fragment; "" for what is no URL."""
+    try:
+        url, fragment = urldefrag(urljoin(base, reference))
+        urlsplit(url)
+    except ValueError:
+        return "", ""
+    return url, fragment
+
+
+def _references(node: Json) -> Iterator[str]:
+    left = [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            if isinstance(each.get("$ref"), str):
+                yield each["$ref"]
+            left.extend(each.values())
+        elif isinstance(each, list):
+            left.extend(each)
+
+
+def _rewritten(node: Json, rewrite: Callable[[str], str]) -> Json:
+    if isinstance(node, list):
+        return [_rewritten(each, rewrite) for each in node]
+    if isinstance(node, dict):
+        return {
+            name: rewrite(each) if name == "$ref" and isinstance(each, str) else _rewritten(each, rewrite)
+            for name, each in node.items()
+        }
+    return node
+
 
 LENGTH_BYTES = 4
 NEXT = b"\n"
@@ -115,9 +191,9 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
     document = read_document(content)
     if request.store:
         others = {url: _readable(each) for url, each in zip(request.others, contents, strict=True)}
-        if more := bundle.wanted(document, request.source, others):
+        if more := wanted(document, request.source, others):
             return ReadResult(wanted=more), b""
-        document = bundle.bundled(document, request.source, {url: each for url, each in others.items() if each})
+        document = bundled(document, request.source, {url: each for url, each in others.items() if each})
     app = parse_document(request.name, document, source=request.source, server=request.server)
     named = {}
     if request.store:

@@ -13,12 +13,11 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from app.apis.api_documents import MAX_DOCUMENT_BYTES
-from app.apis.app_view import AppView, OperationTraits
+from app.apis.documents.protocols import MAX_DOCUMENT_BYTES
+from app.apis.documents.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.apis.double.coverage import Coverage, PracticeFinding, PracticeQuestion
-from app.apis.presentation import AS_WRITTEN, Presentation
-from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
-from app.apis.sample_call import CallPlan, SampleCall
+from app.apis.presentation import AS_WRITTEN, AppView, OperationTraits, Presentation
+from app.apis.trial_questions import CallPlan, SampleCall
 from app.base.errors import ApiDocumentError, InvalidError
 from app.base.processes import python_module
 
@@ -183,7 +182,7 @@ class DocumentReader:
                 return process
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         limits = str(self._cpu_seconds), str(self._memory_bytes)
-        command = python_module("app.apis.read_process", *limits)
+        command = python_module("app.apis.documents.read_process", *limits)
         return await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment, start_new_session=True
         )

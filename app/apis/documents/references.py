@@ -1,21 +1,267 @@
-"""Resolves the references of one document. Schemas become JSON Schema 2020-12 without references."""
+"""A document as plain JSON values, and its references: schemas become JSON Schema 2020-12 without references.
 
-from collections.abc import Mapping
-from typing import Any
+JSON or YAML is decoded by YAML 1.2's core schema, so that dates and `yes` stay text. `allOf` is merged into one
+schema, whose fields can be shown and passed as arguments. A budget limits the work that one document may cause:
+a small one can refer to its parts so that they unfold endlessly.
+"""
 
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import yaml
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 
-from app.apis.document_budget import DocumentBudget
-from app.apis.merge import Merges, merged
-from app.apis.patterns import compiled
-from app.apis.yaml_json import to_json_text
+from app.apis.documents.schemas import compiled
 from app.base.errors import ApiDocumentError
-from app.base.untrusted import JsonError, decode_json, is_in_range
+from app.base.untrusted import JsonError, check_number, decode_json, is_in_range
 from app.base.values import Json
 
-_DEPTH = 8  # of nested references; below this a schema is reduced to its type
+_STEPS = 3_000_000  # of about a microsecond; a document of 14 MB and 1,100 operations takes half of them
+_CHARS_PER_STEP = 64
+
+
+class DocumentSizeError(ApiDocumentError):
+    """The whole document takes too much."""
+
+
+class DocumentBudget:
+    """Counts what parsing one document costs: the members of schemas, each time they are resolved, and texts."""
+
+    def __init__(self, steps: int = _STEPS) -> None:
+        self._left = steps
+
+    def spend(self, steps: int, where: str) -> None:
+        """Raises DocumentSizeError with the place where the document went too far."""
+        self._left -= steps
+        if self._left < 0:
+            raise DocumentSizeError(
+                f"{where}: the document is too large here: its references repeat their targets"
+            )
+
+    def spend_text(self, text: str, where: str) -> None:
+        self.spend(len(text) // _CHARS_PER_STEP, where)
+
+
+_NODES = 1_000_000  # a runner's event loop waits while it decodes them; aliases let a small text hold many
+_DEPTH = 200
+
+
+def read_text(text: str) -> Json:
+    """Raises ApiDocumentError with the place of the syntax error."""
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith("<"):
+        raise ApiDocumentError("this is an HTML or XML page; give the address of the OpenAPI document itself")
+    if start.startswith(("{", "[")):
+        try:
+            return decode_json(start.encode(), max_values=_NODES, max_depth=_DEPTH)
+        except (JsonError, UnicodeEncodeError) as error:
+            raise ApiDocumentError(f"the document is not valid JSON: {error}") from error
+    return _yaml(text)
+
+
+def _yaml(text: str) -> Json:
+    try:
+        return _Conversion().of(yaml.load(text, _Loader)).value
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ApiDocumentError(f"the document is neither JSON nor YAML: {line}{error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error) or "it is nested too deeply"
+        raise ApiDocumentError(f"the document is neither JSON nor YAML: {reason}") from error
+
+
+def to_json_text(value: Json) -> bytes:
+    """JSON, also of integers of more than 64 bits and of half a surrogate pair."""
+    try:
+        return msgspec.json.encode(value)
+    except (OverflowError, UnicodeEncodeError):
+        return json.dumps(value).encode()
+
+
+class _Loader(yaml.CSafeLoader):
+    """Loads YAML 1.2's core types only, by libyaml, and merges (`<<`) of limited size."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        pairs = len(node.value)
+        super().flatten_mapping(node)
+        self._merged += max(0, len(node.value) - pairs)
+        if self._merged > _NODES:
+            raise _endless()
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+    ("merge", r"^<<$", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
+
+
+class _Plain(msgspec.Struct, frozen=True):
+    """A YAML value as JSON. The targets of aliases are shared, but `nodes` and `depth` count each time."""
+
+    value: Json
+    nodes: int = 1
+    depth: int = 0
+
+
+class _Conversion:
+    """Converts what YAML has and JSON lacks: keys that are not text, and aliases."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Plain] = {}  # by identity
+
+    def of(self, value: Any, level: int = 0) -> _Plain:
+        if level > _DEPTH:  # perhaps a part of itself
+            raise _endless()
+        if isinstance(value, dict | list):
+            known = self._known.get(id(value))
+            if known is None:
+                known = self._known[id(value)] = self._container(value, level)
+            return known
+        if isinstance(value, int | float):
+            check_number(value)
+        elif value is not None and not isinstance(value, str):
+            raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON lacks")
+        return _Plain(value)
+
+    def _container(self, value: dict[Any, Any] | list[Any], level: int) -> _Plain:
+        parts = [self.of(each, level + 1) for each in (value.values() if isinstance(value, dict) else value)]
+        nodes, depth = 1 + sum(each.nodes for each in parts), 1 + max((each.depth for each in parts), default=0)
+        if nodes > _NODES or depth > _DEPTH:
+            raise _endless()
+        plain: Json = [each.value for each in parts]
+        if isinstance(value, dict):
+            plain = dict(zip(map(_key, value), plain, strict=True))
+        return _Plain(plain, nodes, depth)
+
+
+def _endless() -> ApiDocumentError:
+    return ApiDocumentError("the document is too large: its aliases repeat one another without end")
+
+
+def _key(name: Any) -> str:
+    if isinstance(name, bool):
+        return str(name).lower()
+    return "null" if name is None else str(name)
+
+
+_ABOUT: Final = {"description", "title", "default", "deprecated", "readOnly", "writeOnly"}
+_FREE: Final = _ABOUT | {"properties", "required", "additionalProperties"}
+_Spend = Callable[[int], None]
+
+
+class Merges:
+    """The merges of one document. `spend` is called with the number of members to be compared or copied.
+
+    Two fields that share a name are merged once: schemas share parts, and their merges would unfold without bound.
+    """
+
+    def __init__(self, spend: _Spend) -> None:
+        self.spend = spend
+        self._fields: dict[tuple[int, int], tuple[dict[str, Json], dict[str, Json], dict[str, Json]]] = {}
+
+    def field(self, one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
+        key = (id(one), id(other))
+        if key not in self._fields:  # kept with its parts, so that no other part gets the identity of one
+            self._fields[key] = (one, other, merged({"allOf": [one, other]}, self))
+        return self._fields[key][2]
+
+
+def merged(schema: dict[str, Json], merges: Merges | None = None) -> dict[str, Json]:
+    """The schema with its allOf merged in; members that cannot be merged stay in allOf, to be validated.
+
+    >>> merged({"allOf": [{"type": "object", "properties": {"a": {}}}, {"required": ["a"], "minProperties": 2}]})
+    {'type': 'object', 'properties': {'a': {}}, 'required': ['a'], 'minProperties': 2}
+    """
+    members = schema.get("allOf")
+    if not members:
+        return schema
+    own = {word: value for word, value in schema.items() if word != "allOf"}
+    union = _Union(merges or Merges(lambda _: None))
+    for member in [*members, own]:
+        union.add(member)
+    return union.schema(closed=len(members) == 1 and "properties" not in own)
+
+
+class _Union:
+    """The merged schema so far, and the members that do not fit it."""
+
+    def __init__(self, merges: Merges) -> None:
+        self._merges = merges
+        self._spend = merges.spend
+        self._result: dict[str, Json] = {}
+        self._fields: dict[str, Json] = {}
+        self._required: dict[str, None] = {}
+        self._left: list[dict[str, Json]] = []
+
+    def add(self, member: dict[str, Json]) -> None:
+        self._spend(1 + len(member))
+        if self._fits(member):
+            self._take(member)
+        else:
+            self._take({word: member[word] for word in ("properties", "required") if word in member})
+            self._left.append(
+                {word: value for word, value in member.items() if word not in ("properties", "required")}
+            )
+
+    def schema(self, *, closed: bool) -> dict[str, Json]:
+        result, left = self._result, self._left
+        if "required" in result:
+            result["required"] = list(self._required)
+        if not closed:  # each member forbids the fields of the others
+            result.pop("additionalProperties", None)
+            left = [
+                {word: value for word, value in each.items() if word != "additionalProperties"} for each in left
+            ]
+        return {**result, "allOf": [each for each in left if each]} if any(left) else result
+
+    def _fits(self, member: dict[str, Json]) -> bool:
+        shared = self._result.keys() & member.keys() - _FREE
+        return all(self._same(self._result[word], member[word]) for word in shared)
+
+    def _same(self, one: Json, other: Json) -> bool:
+        """Equality, whose steps are counted: resolved schemas share parts, and unfold when compared."""
+        if one is other:
+            return True
+        self._spend(1)
+        if isinstance(one, dict) and isinstance(other, dict):
+            return len(one) == len(other) and all(
+                key in other and self._same(value, other[key]) for key, value in one.items()
+            )
+        if isinstance(one, list) and isinstance(other, list):
+            return len(one) == len(other) and all(map(self._same, one, other))
+        return bool(one == other)
+
+    def _take(self, member: dict[str, Json]) -> None:
+        for word, value in member.items():
+            if word == "properties":
+                self._result[word] = self._fields
+                self._spend(3 * len(value))
+                for name, field in value.items():
+                    known = self._fields.get(name)
+                    self._fields[name] = field if known is None else self._merges.field(known, field)
+            elif word == "required":
+                self._result[word] = value
+                self._spend(len(value))
+                self._required.update(dict.fromkeys(value))
+            else:
+                self._result[word] = value
+
+
+_REFERENCES_DEPTH = 8  # of nested references; below this a schema is reduced to its type
 _ALIASES = 20  # references that point to another reference
 _REFERENCE_CHARS = 2_000
 _LOOK_UP_STEPS = 10
@@ -53,7 +299,7 @@ class References:
         for _ in range(_ALIASES):
             self.budget.spend(1, where)
             if not isinstance(node, Mapping):
-                raise ApiDocumentError(f"{where}: expected an object, found {_kind(node)}")
+                raise ApiDocumentError(f"{where}: expected an object, found {_references_kind(node)}")
             if not isinstance(node.get("$ref"), str):
                 return node
             node = self._lookup(node["$ref"], where)
@@ -67,7 +313,7 @@ class References:
         if node is None or isinstance(node, bool):
             return {"not": {}} if node is False else {}
         if not isinstance(node, Mapping):
-            raise ApiDocumentError(f"{where}: expected a schema, found {_kind(node)}")
+            raise ApiDocumentError(f"{where}: expected a schema, found {_references_kind(node)}")
         result = self._plain(node, where, depth)
         reference = node.get("$ref")
         if isinstance(reference, str):
@@ -85,7 +331,7 @@ class References:
                 target = self._lookup(reference, where)
             except UnknownTargetError:  # the server knows better
                 target = {}
-            if depth >= _DEPTH:
+            if depth >= _REFERENCES_DEPTH:
                 kind = target.get("type") if isinstance(target, Mapping) else None
                 self._schemas[key] = _typed(kind)
             else:
@@ -262,5 +508,5 @@ def _nullable(schema: dict[str, Json]) -> dict[str, Json]:
     return result
 
 
-def _kind(node: Json) -> str:
+def _references_kind(node: Json) -> str:
     return "nothing" if node is None else f"a {type(node).__name__}"

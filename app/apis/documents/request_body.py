@@ -6,10 +6,10 @@ from itertools import islice
 
 import msgspec
 
-from app.apis.binary_values import alternatives, is_binary, part_schemas
 from app.apis.catalog import Body, Parameter, Style
-from app.apis.document_budget import DocumentSizeError
-from app.apis.file_types import listed_types
+from app.apis.documents.references import DocumentSizeError, References, UnknownTargetError
+from app.apis.documents.schemas import short_repr
+from app.apis.listing import type_form
 from app.apis.media_types import (
     JSON_PATCH,
     PARTS,
@@ -19,10 +19,9 @@ from app.apis.media_types import (
     is_declared_json,
     is_form,
     is_json_lines,
+    listed_types,
 )
-from app.apis.references import References, UnknownTargetError
-from app.apis.short_text import short_repr
-from app.apis.type_form import type_form
+from app.apis.values import alternatives, is_binary, part_schemas
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 

@@ -1,30 +1,304 @@
-"""Routes for the operations of an API: what a person sets for one, in place of what its document says."""
+"""Routes for the documents of APIs: how they are got and read, fetched again, and what changed in them.
+
+For an operation, a person can set what takes the place of what its document says.
+"""
 
 import keyword
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
+from uuid import UUID
 
+import httpx
 import msgspec
-from litestar import Controller, get, patch
+from litestar import Controller, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.api_reading import read_api, read_request
-from app.apis.app_view import AppView, OperationTraits, OperationView
-from app.apis.document_reader import DocumentReader
-from app.apis.names import nearest
-from app.apis.presentation import OperationOverride, Presentation
-from app.base.errors import ConflictError, InvalidError, NotFoundError
-from app.db import apis, manifests, tables
-from app.db.tables import AuditAction
+from app.apis import store as api_changes
+from app.apis import store as apis
+from app.apis.catalog import App
+from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
+from app.apis.credentials.credential import Credentials
+from app.apis.documents.fetch import DocumentFetch, check_origin, given, is_trusted, of_api, of_registration
+from app.apis.documents.read_process import ReadRequest
+from app.apis.documents.reader import DocumentReader
+from app.apis.mcp.connection import SCHEME, McpCommand, McpServers
+from app.apis.mcp.document import McpOAuth, oauth_of
+from app.apis.mcp.listing import connected_listing, first_listing
+from app.apis.naming import nearest
+from app.apis.presentation import AppView, OperationOverride, OperationTraits, OperationView, Presentation
+from app.apis.requests import ApiRequest
+from app.apis.servers import has_name, origin
+from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
+from app.base.values import Json
+from app.db import manifests, skill_repairs, tables
+from app.db.database import Sessions
+from app.db.tables import AuditAction, RepairOutcome
 from app.projects import audit
 from app.projects.authorization import find_project
 from app.projects.settings import Risk
-from app.release import manifest
+from app.release import manifest, tool_documents
+from app.release.api_refresh import refresh_api
+from app.release.tool_documents import presentation_of
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName, Text
 from app.web.problem import problems
+
+
+async def read_api(
+    reader: DocumentReader, session: AsyncSession, row: tables.Api, bind: Mapping[str, Json]
+) -> AppView:
+    """Ends the transaction. Raises InvalidError for new bindings that do not fit."""
+    content = await manifests.document(session, row.id, row.digest)
+    await session.commit()  # no transaction is held while a document is read
+    return await reader.view(read_request(row, bind), content, row.digest)
+
+
+def read_request(row: tables.Api, bind: Mapping[str, Json]) -> ReadRequest:
+    """How the API's document is read. New bindings are checked."""
+    source = None if row.source == "upload" else row.source
+    return ReadRequest(
+        name=row.name,
+        source=source,
+        server=row.server,
+        presentation=presentation_of(row),
+        bind=dict(bind),
+        check=bind != row.bind,
+    )
+
+
+class ApiReaders(NamedTuple):
+    """What APIs are fetched, read and tried with."""
+
+    sessions: Sessions
+    http_client: httpx.AsyncClient
+    document_reader: DocumentReader
+    mcp_commands: Mapping[str, McpCommand]
+
+
+def api_readers(
+    sessions: NamedDependency[Sessions],
+    http_client: NamedDependency[httpx.AsyncClient],
+    document_reader: NamedDependency[DocumentReader],
+    mcp_commands: NamedDependency[Mapping[str, McpCommand]],
+) -> ApiReaders:
+    return ApiReaders(sessions, http_client, document_reader, mcp_commands)
+
+
+async def content_of(
+    data: ApiRequest, session: AsyncSession, project_id: UUID, readers: ApiReaders, fetch: DocumentFetch
+) -> bytes:
+    """Its text, not decoded; what has a URL is fetched by `fetch`. Ends the transaction.
+
+    Raises ApiDocumentError, and InvalidError for fields that exclude one another.
+    """
+    token = await _token(data, session, project_id)
+    connected = await _connected(data, session, project_id)
+    await session.commit()  # no transaction is held while a document is fetched
+    if data.mcp is None:
+        return await _content(data, fetch)
+    client = readers.http_client
+    servers = McpServers(client, readers.mcp_commands)
+    if connected is not None:
+        return await connected_listing(readers.sessions, servers, client, *connected)
+    return await first_listing(servers, client, data.mcp.rstrip("/"), token)
+
+
+async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> str | None:
+    """The bearer token for an MCP server. Raises InvalidError for fields that exclude one another."""
+    if data.mcp is None:
+        return None
+    if data.url is not None or data.document is not UNSET or data.server is not None:
+        raise InvalidError("send `mcp` without `url`, `document` and `server`: an MCP server describes itself")
+    if data.mcp.startswith(SCHEME) and isinstance(data.bearer_token, str):
+        raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
+    if data.bearer_token is not UNSET:
+        return data.bearer_token
+    row = await apis.find(session, project_id, data.name)
+    origins = () if row is None else row.token_origins if data.token_origins is UNSET else data.token_origins
+    if row is None or not is_trusted(data.mcp, row.secrets_for or row.source, origins):
+        return None
+    return apis.token_of(session, row)
+
+
+async def _connected(
+    data: ApiRequest, session: AsyncSession, project_id: UUID
+) -> tuple[tool_documents.ApiDocument, str, McpOAuth] | None:
+    """The API as it is, with its address, if it is the same MCP server and has a token by OAuth."""
+    row = await apis.find(session, project_id, data.name)
+    if row is None or row.source != (data.mcp or "").rstrip("/") or isinstance(data.bearer_token, str):
+        return None
+    oauth = oauth_of(await manifests.document(session, row.id, row.digest))
+    rows = await credentials.of_api(session, row.id)
+    if oauth is None or not any(each.authorized and each.value is not None for each in rows):
+        return None
+    return await tool_documents.api_document(session, row), row.source, oauth
+
+
+async def _content(data: ApiRequest, fetch: DocumentFetch) -> bytes:
+    """The text of the document, not decoded."""
+    if (data.url is None) == (data.document is UNSET):
+        raise InvalidError("send either `url`, `document` or `mcp`, and only one of them")
+    if data.url is not None:
+        if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
+            raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
+        if has_name(data.url):
+            raise ApiDocumentError("url: must not have a name or password, since it is shown; send `credentials`")
+        return await fetch(data.url)
+    assert isinstance(data.document, str)  # see DocumentRequest
+    return data.document.encode()
+
+
+def fetch_for(
+    data: ApiRequest, project_id: UUID, sessions: Sessions, client: httpx.AsyncClient, reader: DocumentReader
+) -> DocumentFetch:
+    """With the credentials of the request, or else with those that are stored for the API that it replaces."""
+    source = data.url or ""
+
+    async def find() -> tuple[Credentials, App]:
+        async with sessions() as session:
+            row = await apis.find(session, project_id, data.name)
+            view = None if row is None else await _former(session, row, reader)
+            former = () if row is None else row.token_origins
+            origins = former if data.token_origins is UNSET else data.token_origins
+            sent = given(data.bearer_token or None, data.credentials, {} if view is None else view.schemes)
+            if sent or row is None or view is None:
+                check_origin(source, data.server, origins)
+                return of_registration(sent, data.name)
+            check_origin(source, view.default_url, origins)
+            api = await tool_documents.api_document(session, row)
+            rows = await api_credentials.of_api(session, row.id)
+        return of_api(sessions, client, api, rows, view)
+
+    return DocumentFetch(client, source, find)
+
+
+def untrusted_remarks(source: str, server: str, token_origins: Collection[str]) -> list[str]:
+    """What to do so that a document which needs credentials can be fetched again."""
+    if is_trusted(source, server, token_origins):
+        return []
+    return [
+        f"the document needs the credentials of the API, which are for {server}: without {origin(source)} among "
+        "its `token_origins` it cannot be fetched again"
+    ]
+
+
+async def _former(session: AsyncSession, row: tables.Api, reader: DocumentReader) -> AppView | None:
+    """Of the API that is replaced; None if its document was stored by an earlier version and cannot be read."""
+    try:
+        return await read_api(reader, session, row, row.bind)
+    except ApiDocumentError:
+        return None
+
+
+NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
+
+
+class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The difference between two versions of a document. Operations by name; `skills` were quarantined for it, and
+    since then restored, repaired or retired. The page of a skill says why.
+
+    One that is not `applied` asks for less supervision of the operations `eased`: register the API again if that
+    is right.
+    """
+
+    created_at: datetime
+    digest: str
+    applied: bool
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    eased: list[str]
+    skills: list[UUID]
+    restored: list[UUID] = []
+    repaired: list[UUID] = []
+    retired: list[UUID] = []
+
+    @classmethod
+    def of(cls, row: tables.ApiChange, skills: Mapping[RepairOutcome | None, list[UUID]] = NOTHING) -> Self:
+        return cls(
+            created_at=row.created_at,
+            digest=row.digest,
+            applied=row.applied,
+            added=row.added,
+            removed=row.removed,
+            changed=row.changed,
+            eased=row.eased,
+            skills=list(map(UUID, row.skills)),
+            restored=skills.get(RepairOutcome.RESTORED, []),
+            repaired=skills.get(RepairOutcome.REPAIRED, []),
+            retired=skills.get(RepairOutcome.RETIRED, []),
+        )
+
+
+class RefreshView(msgspec.Struct, frozen=True):
+    """The change, if there is one; or why the document could not be fetched or read."""
+
+    change: ApiChangeView | None
+    failure: str | None
+
+
+class ApiChangeController(Controller):
+    path = "/apis/{name:str}"
+    tags = ("APIs",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get("/changes", summary="List the changes of an API's document", responses=problems(400, 401, 403, 404))
+    async def list_changes(
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+    ) -> list[ApiChangeView]:
+        """The latest hundred, newest first: of documents that were fetched again, every SAGE_API_REFRESH_HOURS, or
+        registered again."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        changes = await api_changes.of_api(session, row.id)
+        skills = await skill_repairs.outcomes(session, [each.id for each in changes])
+        return [ApiChangeView.of(each, skills[each.id]) for each in changes]
+
+    @post(
+        "/refresh",
+        opt={"scope": "admin"},
+        status_code=200,
+        summary="Fetch the document of an API again",
+        responses=problems(400, 401, 403, 404, 409),
+    )
+    async def refresh(
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        sessions: NamedDependency[Sessions],
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+        project: ProjectName = None,
+    ) -> RefreshView:
+        """Now, and as on schedule. 409 for a document that was uploaded."""
+        owner = await find_project(session, access, project)
+        return await refresh_document(session, access, sessions, owner, name, document_reader, http_client)
+
+
+async def refresh_document(
+    session: AsyncSession,
+    access: Access,
+    sessions: Sessions,
+    owner: tables.Project,
+    name: str,
+    document_reader: DocumentReader,
+    http_client: httpx.AsyncClient,
+) -> RefreshView:
+    """Raises NotFoundError, ConflictError for a document that was uploaded."""
+    row = await apis.get(session, owner.id, name, document=False)
+    if row.source == "upload":
+        raise ConflictError(f"the document of {name} was uploaded: send the new one to POST /v1/apis")
+    await session.commit()
+    change = await refresh_api(sessions, document_reader, http_client, row.id, access.actor)
+    row = await apis.get(session, owner.id, name, document=False)
+    return RefreshView(None if change is None else ApiChangeView.of(change), row.check_failure)
+
 
 _OVERRIDES = 2_000  # of one API
 

@@ -1,22 +1,100 @@
-"""JSON Schema validation at limited cost: the schemas are foreign, and sandboxed code chooses the values.
+"""JSON Schema at limited cost: the schemas are foreign, and sandboxed code chooses the values. Pure.
 
-jsonschema's keywords do the work. Replaced are those that take more than linear time (patterns,
-`uniqueItems`, `enum`), whose messages show a schema, which may be endless, or that compare floats where
-the document has decimals (`multipleOf`); the messages stay the same.
+Patterns are matched in time linear in the text by RE2. Resolved schemas share parts and unfold without bound,
+so only the beginning of a text about them is written.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
+import re2
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError, best_match
 from referencing import Registry
 
-from app.apis.patterns import compiled
-from app.apis.short_text import short_repr
 from app.base.values import Json
+
+_MEMORY = 1 << 20  # of one compiled pattern
+_INSTRUCTIONS = 4_000
+_LENGTH = 2_000
+_LITERAL = re.compile(r"/\^.*|/.+/[gimsuy]+", re.DOTALL)  # with the slashes of ECMAScript, which are no part of it
+_ESCAPE = re.compile(r"(\\\\)|\\u(?:\{([0-9A-Fa-f]{1,6})\}|([0-9A-Fa-f]{4}))")
+
+
+class Pattern:
+    """A compiled pattern. `size` is its number of instructions: a search costs at most length times size."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self.size: int = compiled.programsize
+
+    def found_in(self, text: str) -> bool:
+        try:
+            return self._compiled.search(text) is not None
+        except UnicodeEncodeError:  # half a surrogate pair
+            return self._compiled.search(text.encode("utf-8", "replace").decode()) is not None
+
+
+@lru_cache(maxsize=4096)
+def compiled(pattern: str) -> Pattern | None:
+    r"""None for a pattern that RE2 lacks or that is too large: look-around, back-references, {2000}.
+
+    And for one between slashes, which nothing would fit that it is meant for.
+
+    >>> [compiled(text) is not None for text in (r"^\d+$", r"\u00e9", "(?=a)", r"(a)\1", "[", "/^a$/", "/a/")]
+    [True, True, False, False, False, False, True]
+    """
+    if len(pattern) > _LENGTH or _LITERAL.fullmatch(pattern):
+        return None
+    options = re2.Options()
+    options.log_errors, options.max_mem = False, _MEMORY
+    try:
+        result = Pattern(re2.compile(_ESCAPE.sub(_re2_escape, pattern), options))
+    except (re2.error, UnicodeEncodeError):
+        return None
+    return result if result.size <= _INSTRUCTIONS else None
+
+
+def _re2_escape(escape: re.Match[str]) -> str:
+    r"""ECMAScript's \u00e9 and \u{e9} are \x{e9} in RE2."""
+    return escape[1] or f"\\x{{{escape[2] or escape[3]}}}"
+
+
+def short_repr(value: Json, limit: int) -> str:
+    """`repr(value)`, or its first `limit` characters and dots. Takes no longer than what it returns.
+
+    >>> short_repr({"a": [1, None], "b": "xyz"}, 99), short_repr([[], {}, "long"], 9)
+    ("{'a': [1, None], 'b': 'xyz'}", '[[], {}, ...')
+    """
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > limit:
+            return f"{text[:limit]}..."
+    return text
+
+
+def _pieces(value: Json) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield "{"
+        for number, (name, each) in enumerate(value.items()):
+            yield f"{', ' if number else ''}{name!r}: "
+            yield from _pieces(each)
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for number, each in enumerate(value):
+            if number:
+                yield ", "
+            yield from _pieces(each)
+        yield "]"
+    else:
+        yield repr(value)
+
 
 _STEPS = 60_000  # for one call of an API; a step takes up to 5 us
 _CHARS_PER_STEP = 256  # of a text that is compared or shown

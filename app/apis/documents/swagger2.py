@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from app.apis.document_budget import DocumentBudget
+from app.apis.documents.references import DocumentBudget
 from app.apis.media_types import as_meant, bare, is_form
 from app.base.values import Json
 

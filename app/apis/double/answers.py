@@ -12,15 +12,14 @@ from urllib.parse import parse_qsl, urlencode
 
 from app.apis.catalog import Parameter
 from app.apis.double.documents import Reply
+from app.apis.double.meanings import Page
 from app.apis.double.model import HIDDEN, Collection, Model, Modelled
-from app.apis.double.queries import Page
-from app.apis.double.records import Drawer, NoValueError
-from app.apis.double.requests import Request
-from app.apis.double.samples import Sampled
+from app.apis.double.receiver import Request
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
-from app.apis.double.state import Record, State, counted, linked, target_of, typed_key
+from app.apis.double.state import Record, Sampled, State, counted, linked, target_of, typed_key
+from app.apis.double.values import Drawer, NoValueError
+from app.apis.naming import singular, split_words
 from app.apis.pagination import page_field
-from app.apis.words import singular, split_words
 from app.base.values import Json
 
 _WELL: Final = (

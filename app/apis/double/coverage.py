@@ -5,15 +5,14 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from app.apis.api_documents import encode
 from app.apis.catalog import App, Operation
-from app.apis.documented_answers import DocumentedAnswers
-from app.apis.double.comparison import Given, Pair, differences
+from app.apis.documents.protocols import encode
 from app.apis.double.masking import with_masked_names
 from app.apis.double.model import Model, read_model
-from app.apis.double.reads import Reading, RealAnswer, reading_plan
+from app.apis.double.reads import Given, Pair, Reading, RealAnswer, differences, reading_plan
 from app.apis.double.service import Double
 from app.apis.double.state import typed_key
+from app.apis.media_types import DocumentedAnswers
 from app.base.errors import ApiDocumentError, HostError
 from app.base.values import Json
 

@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 from app.apis.catalog import App, Operation
+from app.apis.documents.references import References
+from app.apis.documents.swagger2 import as_openapi
 from app.apis.double.shapes import Schema, Shape, flat, inferred, item_shape, kind_of, list_shape, noun_of
 from app.apis.media_types import (
     EVENT_STREAM,
@@ -21,9 +23,7 @@ from app.apis.media_types import (
     is_declared_json,
     is_xml,
 )
-from app.apis.references import References
-from app.apis.swagger2 import as_openapi
-from app.apis.words import split_words
+from app.apis.naming import split_words
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 

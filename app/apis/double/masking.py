@@ -15,10 +15,9 @@ import msgspec
 
 from app.apis.double import texts
 from app.apis.double.reads import Reading, Readings, RealAnswer
-from app.apis.double.record_types import is_word, sample_key
-from app.apis.double.seen import IsSecret, Seen, is_private, seen_of
+from app.apis.double.record_types import IsSecret, Seen, is_private, is_word, sample_key, seen_of
 from app.apis.double.shapes import value_at
-from app.apis.words import split_words, word_set
+from app.apis.naming import split_words, word_set
 from app.base.values import Json
 
 _FIELD: Final = re.compile(r"[@A-Za-z_$][A-Za-z_$:.-]*\d{0,2}")  # what reads as a name of a field

@@ -12,14 +12,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.apis.api_documents import parse_document
 from app.apis.catalog import App, LeftOut, Operation
+from app.apis.documents.protocols import parse_document
 from app.apis.double.documents import Body, Described, Reply, descriptions, segments
-from app.apis.double.effects import Effect, effect_of
-from app.apis.double.queries import ListQuery, list_query
-from app.apis.double.record_types import is_word, with_types
-from app.apis.double.records import Drawer, Examples, NoValueError
-from app.apis.double.seen import names_person
+from app.apis.double.meanings import Effect, ListQuery, effect_of, list_query
+from app.apis.double.record_types import is_word, names_person, with_types
 from app.apis.double.shapes import (
     KEYS,
     Fits,
@@ -34,7 +31,8 @@ from app.apis.double.shapes import (
     noun_of,
     plain,
 )
-from app.apis.words import singular, split_words
+from app.apis.double.values import Drawer, Examples, NoValueError
+from app.apis.naming import singular, split_words
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 

@@ -11,14 +11,13 @@ from urllib.parse import parse_qs, parse_qsl, unquote
 
 import msgspec
 
-from app.apis.authentication import Authentication, combined
 from app.apis.catalog import Operation, Parameter
+from app.apis.credentials.schemes import Authentication, SecurityScheme, combined
 from app.apis.double import texts
 from app.apis.double.model import Model, Modelled
-from app.apis.double.records import Drawer
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
+from app.apis.double.values import Drawer
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
-from app.apis.security_schemes import SecurityScheme
 from app.base.untrusted import JsonError, decode_json
 from app.base.values import Json
 

@@ -10,12 +10,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.api_content import ApiReaders
-from app.api.api_reading import read_request
-from app.apis.document_reader import DocumentReader
+from app.apis import store as apis
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import ApiReaders, read_request
 from app.apis.double.coverage import Coverage
-from app.db import apis, manifests, tables
-from app.db.apis import Comparison
+from app.apis.store import Comparison
+from app.db import manifests, tables
 from app.db.tables import PracticeSource
 from app.projects import store as projects
 from app.projects.authorization import find_project

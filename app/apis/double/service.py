@@ -3,32 +3,35 @@
 It holds no connection and no time of its own: the same requests in the same order give the same answers for the
 same seed. What it answers fits the document, and what it refuses is refused in the document's form: 401 without
 the credential, 422 or 400 for what violates a schema, 404 for an unknown key, 409 for a unique field given
-twice if the document names 409. A call of an operation that is left out of the model is answered with 501.
+twice if the document names 409. A call of an operation that is left out of the model is answered with 501; the
+document that is shown of a double is that of the API without these, in any order.
 """
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from random import Random
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import msgspec
 
-from app.apis.authentication import Authentication
+from app.apis.catalog import Operation
+from app.apis.credentials.schemes import Authentication
+from app.apis.documents.references import to_json_text
 from app.apis.double import texts
 from app.apis.double.answers import Composer, noun_in_words
 from app.apis.double.documents import Reply
+from app.apis.double.meanings import Row, chosen, page_of, same
 from app.apis.double.model import Collection, Model, Modelled
-from app.apis.double.queries import Row, chosen, page_of, same
-from app.apis.double.records import Drawer, NoValueError, texts_time
-from app.apis.double.requests import Receiver, RefusedError, Request, status_of
-from app.apis.double.samples import Sampled
+from app.apis.double.receiver import Receiver, RefusedError, Request, status_of
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
 from app.apis.double.state import (
     TOP,
     Part,
     Record,
+    Sampled,
     free_values,
     initial_state,
     linked,
@@ -37,9 +40,90 @@ from app.apis.double.state import (
     target_of,
     typed_key,
 )
+from app.apis.double.values import Drawer, NoValueError, texts_time
 from app.apis.media_types import is_declared_json
-from app.apis.yaml_json import to_json_text
 from app.base.values import Json
+
+_HOPS: Final = 4  # from a reference to another
+_ORDERLESS: Final = ("paths", "properties", "schemas", "definitions", "parameters")
+
+
+def served_document(
+    model: Model, seed: str | None = None, shown: Iterable[Operation] | None = None
+) -> dict[str, Json]:
+    """What the double answers to, or the `shown` operations, some of which it may refuse. With a seed, operations,
+    parameters and fields stand in another order: none of them means anything.
+    """
+    if shown is None:
+        shown = (each.operation for each in model.operations.values())
+    kept = {(each.path, each.method) for each in shown}
+    paths: dict[str, Json] = {}
+    for path, item in model.document["paths"].items():
+        if not isinstance(item, Mapping):
+            continue
+        left = {name: each for name, each in item.items() if not _is_left_out(path, name, kept)}
+        if any((path, name.upper()) in kept for name in left):
+            paths[path] = left
+    document: dict[str, Json] = _inlined({**model.document, "paths": paths}, model.document, 0)
+    return document if seed is None else _shuffled(document, Random(f"{seed} order"), "")
+
+
+def _inlined(value: Json, document: Mapping[str, Json], hops: int) -> Json:
+    """With what stands at paths in place of references to it: the path, or its place in a list, may be another."""
+    if isinstance(value, list):
+        return [_inlined(each, document, hops) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    reference = value.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/paths/") and hops < _HOPS:
+        return _inlined(_target(reference, document), document, hops + 1)
+    return {name: _inlined(each, document, hops) for name, each in value.items()}
+
+
+def _target(reference: str, document: Mapping[str, Json]) -> Json:
+    """Any value, if there is nothing at the place."""
+    found: Json = document
+    for part in unquote(reference).removeprefix("#/").split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, Mapping) and name in found:
+            found = found[name]
+        else:
+            return {}
+    return found
+
+
+def _is_left_out(path: str, name: str, kept: set[tuple[str, str]]) -> bool:
+    methods = (
+        "get",
+        "put",
+        "post",
+        "delete",
+        "options",
+        "head",
+        "patch",
+        "trace",
+        "query",
+        "additionalOperations",
+    )
+    return name in methods and (path, name.upper()) not in kept
+
+
+def _shuffled(value: Json, rng: Random, name: str) -> Json:
+    """The members of some objects, and of a list of parameters, in any order."""
+    if isinstance(value, Mapping):
+        names = list(value)
+        if name in _ORDERLESS:
+            rng.shuffle(names)
+        return {each: _shuffled(value[each], rng, each if name != "properties" else "") for each in names}
+    if isinstance(value, list):
+        found = [_shuffled(each, rng, "") for each in value]
+        if name == "parameters":
+            rng.shuffle(found)
+        return found
+    return value
+
 
 _THIN_KEYS: Final = 0.5  # of thin lists that are maps have no keys within their records
 _EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.apis.schema_validator import Check, TooComplexError, start_counting
-from app.apis.words import singular, split_words
+from app.apis.documents.schemas import Check, TooComplexError, start_counting
+from app.apis.naming import singular, split_words
 from app.base.values import Json
 
 Schema = dict[str, Json]

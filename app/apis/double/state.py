@@ -1,23 +1,94 @@
 """The records of a double: as they are at the beginning, as one can be copied, and what changed between two of
 them.
+
+Samples of real answers teach which fields really come, of which form and how often, and texts like theirs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Final
 
 import msgspec
 
+from app.apis.documents.schemas import short_repr
 from app.apis.double import texts
 from app.apis.double.model import Collection, Counter, Link, Model
-from app.apis.double.records import Drawer, key_like
-from app.apis.double.samples import Sampled, drawn
-from app.apis.double.seen import Seen
-from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain
-from app.apis.short_text import short_repr
-from app.apis.words import split_words
+from app.apis.double.record_types import IsSecret, Seen, place_of, seen_of
+from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
+from app.apis.double.values import Drawer, key_like
+from app.apis.naming import split_words
 from app.base.values import Json
+
+_ROWS: Final = 200  # of one answer that are looked at
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What the real server answered an operation with, by name, or of one place by `sample_key`."""
+
+    operation: str
+    value: Json
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """Of each collection that answers were read of: the fields in lists, and those of single records."""
+
+    lists: Mapping[str, Mapping[str, Seen]] = {}
+    items: Mapping[str, Mapping[str, Seen]] = {}
+
+    def fields(self, collection: str) -> Mapping[str, Seen]:
+        """What is known of the records of a collection; lists show more of them than single reads do."""
+        return {**self.items.get(collection, {}), **self.lists.get(collection, {})}
+
+    def left_out(self, collection: Collection, *, lists: bool) -> frozenset[str]:
+        """The fields that lists, or single records, lack though the document promises them, as far as was read."""
+        seen = (self.lists if lists else self.items).get(collection.name)
+        promised = frozenset(fields_of(collection.item))
+        return frozenset() if seen is None else promised - seen.keys()
+
+
+def sampled(model: Model, samples: Sequence[Sample], is_secret: IsSecret = lambda _: False) -> Sampled:
+    """What the samples of lists and single records show. Those of other operations are passed over."""
+    lists: dict[str, list[dict[str, Json]]] = {}
+    items: dict[str, list[dict[str, Json]]] = {}
+    for each in samples:
+        made = model.meant(*place_of(each.operation))
+        if made is None or made.shape is None or made.role not in ("list", "get"):
+            continue
+        found = value_at(each.value, made.shape.keys)
+        rows = found.values() if made.shape.holds == "map" and isinstance(found, dict) else found
+        rows = (
+            [found] if made.role == "get" else list(rows) if not isinstance(rows, str) and rows is not None else []
+        )
+        kept = [row for row in rows[:_ROWS] if isinstance(row, dict)]
+        (items if made.role == "get" else lists).setdefault(made.collection, []).extend(kept)
+    return Sampled(
+        {name: _fields(rows, is_secret) for name, rows in lists.items() if rows},
+        {name: _fields(rows, is_secret) for name, rows in items.items() if rows},
+    )
+
+
+def drawn(seen: Seen, schema: Schema, name: str, rng: Random) -> Json:
+    """A value as the real ones are; a text of its form where none is shared."""
+    if rng.random() < seen.null:
+        return None
+    if seen.values:
+        return rng.choice(seen.values)
+    if seen.low is not None and seen.high is not None:
+        whole = kind_of(flat(schema)) == "integer" or (seen.low.is_integer() and seen.high.is_integer())
+        return rng.randint(int(seen.low), int(seen.high)) if whole else round(rng.uniform(seen.low, seen.high), 2)
+    if seen.form:
+        return texts.text_of_format(seen.form, rng)
+    return texts.alike(seen.code, rng) if seen.code else texts.text_of_name(name, rng)
+
+
+def _fields(rows: Sequence[Mapping[str, Json]], is_secret: IsSecret) -> dict[str, Seen]:
+    rows = list({msgspec.json.encode(row): row for row in rows}.values())  # one that is shown twice is one record
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        name: seen_of(name, [row[name] for row in rows if name in row], len(rows), is_secret) for name in names
+    }
+
 
 TOP: Final = (5, 8)  # records of a collection that is in no other
 _NESTED: Final = (0, 4)  # of each record above
@@ -74,15 +145,15 @@ def changes(before: State, after: State) -> list[str]:
         for place in dict.fromkeys([*old, *new]):
             label = f"{name} {'/'.join(place)}"
             if place not in old:
-                found.append(f"created {label}: {_fields({}, new[place].fields)}")
+                found.append(f"created {label}: {_state_fields({}, new[place].fields)}")
             elif place not in new:
                 found.append(f"deleted {label}")
             elif old[place] != new[place]:
-                found.append(f"changed {label}: {_fields(old[place].fields, new[place].fields)}")
+                found.append(f"changed {label}: {_state_fields(old[place].fields, new[place].fields)}")
     for name, part in after.parts.items():
         was = before.parts[name].value if name in before.parts else part.was
         if was != part.value:
-            found.append(f"changed {name}: {_fields(_object(was), _object(part.value))}")
+            found.append(f"changed {name}: {_state_fields(_object(was), _object(part.value))}")
     return found
 
 
@@ -295,7 +366,7 @@ def _make_unique(collection: Collection, record: Record, state: State) -> None:
     record.fields[collection.unique] = value
 
 
-def _fields(before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
+def _state_fields(before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
     told: list[str] = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):

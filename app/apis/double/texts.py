@@ -9,8 +9,8 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from app.apis.patterns import compiled
-from app.apis.words import split_words
+from app.apis.documents.schemas import compiled
+from app.apis.naming import split_words
 
 
 def split(text: str, mark: str = " ") -> list[str]:

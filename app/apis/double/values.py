@@ -11,7 +11,7 @@ from typing import Final
 
 from app.apis.double import texts
 from app.apis.double.shapes import Fits, Schema, fields_of, flat, inferred, is_nullable, kind_of, plain
-from app.apis.words import singular, split_words
+from app.apis.naming import singular, split_words
 from app.base.errors import ApiDocumentError
 from app.base.secrets import is_telling
 from app.base.values import Json

@@ -8,16 +8,13 @@ from uuid import UUID
 
 import msgspec
 
-from app.apis.mcp_document import CALL_TOOL, LIST_RESOURCES, LIST_TEMPLATES, PROTOCOL, READ_RESOURCE
-from app.apis.yaml_json import to_json_text
+from app.apis.calls.http_call import MAX_ANSWER_BYTES, WireRequest
+from app.apis.documents.references import to_json_text
+from app.apis.mcp.connection import Exchange, ForgottenError, McpConnection, McpServers, McpTarget
+from app.apis.mcp.document import CALL_TOOL, LIST_RESOURCES, LIST_TEMPLATES, PROTOCOL, READ_RESOURCE
 from app.base.errors import HostError, NoConnectionError
 from app.base.untrusted import JsonError, decode_json
 from app.base.values import Json
-from app.gateway.http_call import MAX_ANSWER_BYTES
-from app.gateway.mcp_client.connection import McpConnection
-from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
-from app.gateway.mcp_client.exchange import Exchange, ForgottenError
-from app.gateway.wire_request import WireRequest
 from app.sandbox.protocol import Answer, RefusalError
 from app.sandbox.wire import MAX_DEPTH, MAX_NODES
 

@@ -1,25 +1,273 @@
-"""One session with an MCP server, in a task of its own: the SDK's parts begin and end in the same one."""
+"""The sessions of a process with MCP servers: one for each server, project and principal, while it is in use.
+
+Each runs in a task of its own: the SDK's parts begin and end in the same one. All that the SDK's HTTP client
+sends goes through the gateway's client, within its limits; servers that are commands of this machine are those
+that the operator names, each in bubblewrap.
+"""
 
 import asyncio
+import re
+import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
-from contextvars import Context
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import Context, ContextVar
 from importlib.metadata import version
-from typing import Any, Self, TypeVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self, TypeVar
+from uuid import UUID
 
+import httpx
 import httpx2
 import mcp_types as types
+import msgspec
 import structlog
 from mcp.client.session import ClientSession, IncomingMessage, MessageHandlerFnT
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
-from app.base.errors import HostError, ShortageError
+from app.apis.calls.http_call import REDIRECTS, Sending, WireRequest, redirect_refusal
+from app.base.errors import HostError, NoConnectionError, SettingError, ShortageError
+from app.base.loop import Loop
 from app.base.processes import shortage_of
-from app.base.values import Json
-from app.gateway.mcp_client.exchange import MAX_BYTES, Exchange, ForgottenError, exchange
+from app.base.untrusted import JsonError, decode_json
+from app.base.untrusted_http import BodyError, read_body
+from app.base.values import CallResponse, Json
+from app.sandbox.protocol import RefusalError
+
+MAX_BYTES: Final = 3 << 20  # of one answer, or of all notifications of a session
+
+
+class ForgottenError(Exception):
+    """The server does not know the session any more; it did nothing."""
+
+
+class AccessRefusedError(RefusalError):
+    """The server answered 401 or 403."""
+
+    def __init__(self, message: str, status: int, challenge: str) -> None:
+        super().__init__(message, CallResponse(status=status), challenge)
+
+
+class Exchange:
+    """A request and its answers: their size, what is told before it goes out, and why it failed below JSON-RPC.
+
+    The SDK's tasks run in the context of the caller who caused them, so that `exchange` there is this one.
+    """
+
+    def __init__(
+        self, max_bytes: int, seconds: float, sending: Sending | None = None, *, request: WireRequest | None = None
+    ) -> None:
+        self.bytes_left = max_bytes
+        self.seconds = seconds  # for each part of an answer
+        self.sending = sending
+        self.request = request  # the call, if it is one: what may become of it when it is redirected
+        self.failure: HostError | None = None  # of the latest HTTP request
+        self.unreachable = False  # the latest HTTP request got no answer
+        self.forgotten = False  # the server does not know the session any more, so it did nothing
+        self.withheld: BaseException | None = None  # what `sending` raised, or ShortageError: nothing was sent
+        self.endless = False  # an answer that goes on while the session is open
+
+
+exchange: ContextVar[Exchange] = ContextVar("exchange")
+
+
+SCHEME: Final = "stdio:"
+_SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")
+_TMP: Final = "/tmp"  # of the sandbox: an empty one in memory
+
+
+class McpCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that speaks MCP on its standard input and output, and the paths that it may use."""
+
+    command: list[str]
+    readable: list[str] = []
+    writable: list[str] = []
+    environment: dict[str, str] = {}
+    network: bool = False  # to any address
+
+
+def read_commands(path: str) -> dict[str, McpCommand]:
+    """The commands of a TOML file, by name; none without a file. Raises SettingError."""
+    if not path:
+        return {}
+    try:
+        commands = msgspec.convert(tomllib.loads(Path(path).read_text()), dict[str, McpCommand])
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise SettingError(f"SAGE_MCP_COMMANDS={path!r}: {error}") from error
+    if empty := [name for name, each in commands.items() if not each.command]:
+        raise SettingError(f"SAGE_MCP_COMMANDS={path!r}: {empty[0]}: `command` is empty")
+    return commands
+
+
+@asynccontextmanager
+async def command_streams(name: str, commands: Mapping[str, McpCommand]) -> AsyncIterator[tuple[Any, Any]]:
+    """The SDK's streams of a new process. Raises HostError if it is not permitted, or cannot be confined."""
+    if name not in commands:
+        permitted = ", ".join(sorted(commands)) or "none"
+        raise HostError("ApiError", f"{SCHEME}{name} is not in SAGE_MCP_COMMANDS, which names {permitted}")
+    words = _confined(commands[name])
+    with open("/dev/null", "w") as errors:  # noqa: ASYNC230 - it is a device
+        async with stdio_client(StdioServerParameters(command=words[0], args=words[1:]), errlog=errors) as streams:
+            yield streams
+
+
+def _confined(server: McpCommand) -> list[str]:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise HostError("ApiError", "MCP servers run as commands only inside bubblewrap: install bwrap")
+    binds = [word for path in _SYSTEM for word in ("--ro-bind-try", path, path)]
+    binds += [word for path in server.readable for word in ("--ro-bind", path, path)]
+    binds += [word for path in server.writable for word in ("--bind", path, path)]
+    names = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": _TMP, **server.environment}
+    environment = [word for name, value in names.items() for word in ("--setenv", name, value)]
+    network = ("--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf") if server.network else ()
+    return [
+        bwrap,
+        *("--unshare-all", *network, "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"),
+        *("--die-with-parent", "--new-session", "--clearenv"),
+        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", _TMP),
+        *binds,
+        *environment,
+        *("--chdir", "/", "--", *server.command),
+    ]
+
+
+_EVENTS = "text/event-stream"
+_KEPT = ("content-type", "location", "mcp-session-id")
+_SESSION = "mcp-session-id"
+_OWN = {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+_ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
+_ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
+_UNANSWERED = 502
+_DENIED = (401, 403)
+_UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, NoConnectionError)
+
+
+class HttpBridge(httpx2.AsyncBaseTransport):
+    """Failures are noted in the request's exchange, and become an answer: an exception would end the session."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        ours = exchange.get()
+        if request.method == "POST":
+            ours.failure, ours.unreachable = None, False
+        try:
+            response = await self._client.send(await _outgoing(request, ours), stream=True, follow_redirects=False)
+        except (HostError, httpx.HTTPError, httpx.InvalidURL) as error:
+            ours.unreachable = True
+            if isinstance(error, _UNCONNECTED) and (shortage := shortage_of(error)) is not None:
+                ours.withheld = ShortageError(shortage)
+            reason = f"the server cannot be reached: {_reason(error)}"
+            return _unanswered(request, ours, reason, connected=not isinstance(error, _UNCONNECTED))
+        try:
+            return await _answer(request, response, ours)
+        except (BodyError, httpx.HTTPError) as error:
+            await response.aclose()
+            return _unanswered(request, ours, f"the answer {_reason(error)}")
+
+
+async def _outgoing(request: httpx2.Request, ours: Exchange) -> httpx.Request:
+    read = None if ours.endless or request.method == "GET" else ours.seconds
+    extensions: dict[str, object] = {"timeout": httpx.Timeout(ours.seconds, read=read).as_dict()}
+    if ours.sending is not None and request.method == "POST":
+        extensions["trace"] = _before(ours.sending, ours)
+    headers = {name: text for name, text in request.headers.items() if name.lower() not in _OWN}
+    content = await request.aread()
+    return httpx.Request(
+        request.method, str(request.url), headers=headers | _ADDED, content=content, extensions=extensions
+    )
+
+
+def _before(sending: Callable[[], Awaitable[None]], ours: Exchange) -> Callable[[str, object], Awaitable[None]]:
+    """A tracer of httpcore's. What `sending` raises is kept for the caller: here it would end the session."""
+
+    async def trace(event: str, _: object) -> None:
+        if not event.endswith(".send_request_headers.started"):
+            return
+        try:
+            await sending()
+        except Exception as error:
+            ours.withheld = error
+            raise httpx.ConnectError("it was not sent") from error
+
+    return trace
+
+
+async def _answer(request: httpx2.Request, response: httpx.Response, ours: Exchange) -> httpx2.Response:
+    headers = {name: response.headers[name] for name in _KEPT if name in response.headers}
+    if request.method == "POST" and ours.request is not None and response.status_code in REDIRECTS:
+        ours.failure = redirect_refusal(ours.request, response)
+        if ours.failure is not None:
+            headers.pop("location", None)
+    if response.status_code == 404 and _SESSION in request.headers:
+        ours.forgotten = True
+    if response.is_success and _media_type(response) == _EVENTS:
+        stream = _Events(response, ours)
+        return httpx2.Response(response.status_code, headers=headers, stream=stream, request=request)
+    body = await read_body(response, ours.bytes_left)
+    await response.aclose()
+    ours.bytes_left -= len(body)
+    text = f"Response status code is {response.status_code}: {body.decode(errors='replace')}"
+    if request.method == "POST" and response.status_code in _DENIED:
+        challenge = response.headers.get("www-authenticate", "")
+        ours.failure = AccessRefusedError(text, response.status_code, challenge)
+    elif request.method == "POST" and response.is_error and not _is_rpc_error(body):
+        ours.failure = HostError("ApiError", text)
+    return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+
+
+class _Events(httpx2.AsyncByteStream):
+    """An event stream within the exchange's size. One that breaks ends, and the SDK misses its answer."""
+
+    def __init__(self, response: httpx.Response, ours: Exchange) -> None:
+        self._response = response
+        self._exchange = ours
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._response.aiter_raw():
+                self._exchange.bytes_left -= len(part)
+                if self._exchange.bytes_left < 0:
+                    self._exchange.failure = HostError("ApiError", "the answer is too large; ask for less at once")
+                    return
+                yield part
+        except httpx.HTTPError as error:
+            self._exchange.failure = HostError("ApiError", f"the answer was cut off: {_reason(error)}")
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _is_rpc_error(body: bytes) -> bool:
+    try:
+        answer = decode_json(body, max_values=_ERROR_VALUES, max_depth=_ERROR_DEPTH)
+    except JsonError:
+        return False
+    return isinstance(answer, dict) and "jsonrpc" in answer and isinstance(answer.get("error"), dict)
+
+
+def _unanswered(
+    request: httpx2.Request, ours: Exchange, reason: str, *, connected: bool = True
+) -> httpx2.Response:
+    if request.method == "POST":
+        ours.failure = HostError("ApiError", reason) if connected else NoConnectionError(reason)
+    return httpx2.Response(_UNANSWERED, request=request)
+
+
+def _media_type(response: httpx.Response) -> str:
+    return re.sub(r"\s*;.*", "", response.headers.get("content-type", ""), flags=re.DOTALL).strip().lower()
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, HostError) else str(error) or type(error).__name__
+
 
 log = structlog.get_logger(__name__)
 
@@ -251,3 +499,147 @@ def _report(task: asyncio.Task[None]) -> None:
     """Of what the SDK should not raise. The session is not used again."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("an MCP session broke", exc_info=error)
+
+
+_IDLE_SECONDS = 60.0
+_SWEEP_SECONDS = 5.0
+MAX_SESSIONS = 200
+"""Of a process. Each may hold a connection all the time, for what the server tells of itself."""
+
+Changed = Callable[["McpTarget"], Awaitable[None]]
+"""Called when a server says that its tools have changed."""
+
+
+class McpTarget(NamedTuple):
+    """Whose session it is, and with which server. `headers` are its credentials."""
+
+    url: str
+    project: UUID | None = None
+    principal: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_command(self) -> bool:
+        return self.url.startswith(SCHEME)
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.connection: McpConnection | None = None
+        self.users = 0
+        self.used_at = time.monotonic()
+
+
+class McpServers:
+    """Opens sessions through the gateway's client, and as commands that the operator permits.
+
+    Beyond MAX_SESSIONS, the one that was idle longest is closed for a new one.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        commands: Mapping[str, McpCommand] | None = None,
+        changed: Changed | None = None,
+    ) -> None:
+        self._client = client
+        self._commands = commands or {}
+        self._changed = changed
+        self._entries: dict[McpTarget, _Entry] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeping = Loop("close idle MCP sessions", self._sweep, _SWEEP_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        self._sweeping.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._sweeping.stop()
+        entries, self._entries = self._entries, {}
+        for each in entries.values():
+            self._close(each.connection)
+        await asyncio.gather(*self._closing)
+
+    def connect(self, target: McpTarget, seconds: float, on_change: OnChange | None = None) -> McpConnection:
+        """A session that is nobody else's: enter it."""
+        return McpConnection(self._streams(target), seconds=seconds, on_change=on_change)
+
+    @asynccontextmanager
+    async def session(self, target: McpTarget, seconds: float) -> AsyncIterator[McpConnection]:
+        """The session of the target, opened if there is none; not closed while it is in use. Raises HostError."""
+        entry = self._entries.get(target) or self._new_entry(target)
+        entry.users += 1
+        try:
+            yield await self._opened(entry, target, seconds)
+        finally:
+            entry.users -= 1
+            entry.used_at = time.monotonic()
+            if not entry.users and self._entries.get(target) is not entry:
+                self._close(entry.connection)
+
+    def forget(self, target: McpTarget, connection: McpConnection) -> None:
+        """The server has forgotten the session: the next one is new. This one is closed when nobody uses it."""
+        entry = self._entries.get(target)
+        if entry is not None and entry.connection is connection:
+            del self._entries[target]
+
+    def _new_entry(self, target: McpTarget) -> _Entry:
+        if len(self._entries) >= MAX_SESSIONS:
+            idle = self._idle()
+            if not idle:
+                raise HostError("ApiError", f"all {MAX_SESSIONS} sessions with MCP servers are in use; try again")
+            self._close(self._entries.pop(idle[0]).connection)
+        entry = self._entries[target] = _Entry()
+        return entry
+
+    async def _opened(self, entry: _Entry, target: McpTarget, seconds: float) -> McpConnection:
+        async with entry.lock:
+            if entry.connection is None or not entry.connection.alive:
+                opened = self.connect(target, seconds, self._tell(target))
+                await opened.open()
+                self._close(entry.connection)
+                entry.connection = opened
+            return entry.connection
+
+    def _tell(self, target: McpTarget) -> OnChange | None:
+        changed = self._changed
+        if changed is None:
+            return None
+
+        async def tell() -> None:
+            await changed(target)
+
+        return tell
+
+    def _streams(self, target: McpTarget) -> OpenStreams:
+        if target.is_command:
+            return lambda: command_streams(target.url.removeprefix(SCHEME), self._commands)
+        return lambda: _http_streams(self._client, target)
+
+    async def _sweep(self) -> None:
+        before = time.monotonic() - _IDLE_SECONDS
+        for key in self._idle():
+            if self._entries[key].used_at < before:
+                self._close(self._entries.pop(key).connection)
+
+    def _idle(self) -> list[McpTarget]:
+        """The longest idle first."""
+        keys = [key for key, each in self._entries.items() if not each.users]
+        return sorted(keys, key=lambda key: self._entries[key].used_at)
+
+    def _close(self, connection: McpConnection | None) -> None:
+        """In the background: a server may take seconds."""
+        if connection is not None:
+            closing = asyncio.create_task(connection.close(), name="close an MCP session")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+
+@asynccontextmanager
+async def _http_streams(client: httpx.AsyncClient, target: McpTarget) -> AsyncIterator[tuple[object, object]]:
+    async with (
+        httpx2.AsyncClient(transport=HttpBridge(client), headers=dict(target.headers), trust_env=False) as ours,
+        streamable_http_client(target.url, http_client=ours, max_sse_event_size=MAX_BYTES) as streams,
+    ):
+        yield streams

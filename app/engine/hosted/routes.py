@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
-from app.apis.address import has_name, same_origin
+from app.apis.servers import has_name, same_origin
 from app.base.errors import ConflictError, EngineError, InvalidError
 from app.db import hosted_models, tables
 from app.db.database import keys_of

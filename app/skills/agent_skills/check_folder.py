@@ -4,11 +4,10 @@ from uuid import UUID
 
 import msgspec
 
-from app.apis.builtin import COMPLETE_TASK, with_builtins
-from app.apis.catalog import Catalog, Operation
+from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
+from app.apis.catalog import COMPLETE_TASK, Catalog, Operation, with_builtins
 from app.base.values import Policy, Stop, Task, Trajectory
 from app.db.skills import NewSkill
-from app.gateway.skill_manifest import AllowedOperation, SkillManifest
 from app.skills.agent_skills.read_folder import ReadSkill
 from app.skills.agent_skills.skill_folder import FolderRefusal, RefusedFolderError
 from app.skills.validate_drafts import refusals

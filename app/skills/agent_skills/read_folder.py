@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import msgspec
 
+from app.apis.calls.skill_guard import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
 from app.base.untrusted import parse
-from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
 from app.skills.agent_skills.front_matter import FrontMatter, read_front_matter
 from app.skills.agent_skills.skill_folder import (
     SCRIPTS,

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from app.apis.calls.skill_guard import SkillManifest
 from app.db import tables
-from app.gateway.skill_manifest import SkillManifest
 from app.skills.agent_skills.front_matter import MAX_COMPATIBILITY, MAX_DESCRIPTION, FrontMatter, render
 from app.skills.agent_skills.skill_folder import SKILL_MD, SkillFolder, folder_name, script_path
 from app.skills.extract import summary_of

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import msgspec
 
-from app.apis.names import operation_name
+from app.apis.naming import operation_name
 from trainer.worlds.generated.words import (
     CRUD_WORDS,
     GYM_WORDS,

@@ -16,8 +16,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import httpx
 import msgspec
 
-from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.errors import NotFoundError
 from app.base.values import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict

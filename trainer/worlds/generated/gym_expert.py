@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from app.apis.names import argument_name
+from app.apis.naming import argument_name
 from app.base.values import Offer
 from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.lessons.program import Program, indent

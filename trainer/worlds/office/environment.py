@@ -15,8 +15,8 @@ import httpx
 import msgspec
 from litestar import Litestar
 
-from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
+from app.apis.documents.protocols import parse_document
 from app.base.errors import AppError
 from app.base.values import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict

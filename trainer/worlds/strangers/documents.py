@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from app.apis.double.effects import effect_of
+from app.apis.double.meanings import effect_of
 from app.base.values import Json
 from trainer.environment import Split
 from trainer.worlds.generated.words import Style, coined_name, plural, spell
