@@ -3,7 +3,7 @@
 import msgspec
 
 from app.base.values import Json
-from app.skills.agent_skills.skill_folder import SkillFolder
+from app.skills.folders import SkillFolder
 
 RECORD = '''\
 from datetime import date

@@ -26,7 +26,7 @@ from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import Sandbox
 from app.skills.library import Library
-from app.skills.retrieval import query_ngram
+from app.skills.search import query_ngram
 from tests.ledger import Ledger
 
 OPTIONS = RunnerOptions(concurrency=4, lease_seconds=3, poll_seconds=0.1, grace_seconds=1)

@@ -6,9 +6,11 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from app.db import offers, skills, tables, task_queue, tasks
+from app.db import tables, task_queue, tasks
 from app.db.runners import RunnerReport
 from app.projects import store as projects
+from app.skills import offers
+from app.skills import store as skills
 
 LEASE = 30.0
 

@@ -22,7 +22,7 @@ from app.runner.runner import Runner, RunnerOptions
 from app.runner.sent_marks import SentMarks
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
-from app.skills.retrieval import query_ngram
+from app.skills.search import query_ngram
 from tests.encryption_keys import TEST_KEYS
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 

@@ -10,10 +10,11 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import BASE, Json, Policy, Stop, Trajectory, Turn, Use
-from app.db import releases, results, skills, tables
+from app.db import releases, results, tables
 from app.db.tables import RunState, TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind
+from app.skills import store as skills
 from tests.rows import new_skill, offer_of, task_row, trajectory_of
 from tests.scripted_engine import block
 

@@ -7,11 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
 from app.base.values import Json, ScoreSource, Stop
-from app.db import feedback, offers, skill_evidence, skill_moves, skills, tables, tasks
+from app.db import feedback, tables, tasks
 from app.db.tables import SkillState, TaskState
 from app.projects import audit
 from app.projects import store as projects
-from app.skills import lifecycle
+from app.skills import admission, evidence, offers
+from app.skills import moves as skill_moves
+from app.skills import store as skills
 from app.skills.admission import admit, serving
 from tests.rows import offer_of
 
@@ -83,9 +85,9 @@ class SkillProject:
         [(offer, _)] = await offers.to_task(self.session, task.id)
         offer.calls = offer.returned = 1
         if replayed:
-            await skill_evidence.add_replay(self.session, task.id, skill.id, True)
+            await evidence.add_replay(self.session, task.id, skill.id, True)
         await feedback.add(self.session, task.id, score, scored_by=scored_by)
-        await lifecycle.scored(self.session, task.id, score)
+        await admission.scored(self.session, task.id, score)
         await self.session.refresh(skill)
 
     async def withhold(self, skill: tables.Skill, score: float) -> None:

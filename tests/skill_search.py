@@ -2,8 +2,7 @@
 
 from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.skills.retrieval import Query, Retrieval, search
-from app.skills.skill_index import SkillIndex
+from app.skills.search import Query, Retrieval, SkillIndex, search
 
 
 def found(

@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential
-from app.db import exams, feedback, hosted_models, releases, results, skills, tables
+from app.db import exams, feedback, hosted_models, releases, results, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import AuditAction, ExamSource, RunState, TaskState
 from app.projects import keys, secrets
 from app.projects import store as projects
+from app.skills import store as skills
 from tests.rows import new_skill, task_row, trajectory_of, turn_of
 
 MARK = "crown-jewels"

@@ -8,9 +8,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, skill_moves, skills, tables
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
+from app.skills import moves
+from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import read_page
 from tests.http_server import served
@@ -102,7 +104,7 @@ async def test_the_skills_of_a_rejected_release_that_is_activated_all_the_same_a
         row.state, row.evidence = tables.ReleaseState.REJECTED, {"verdict": "reject"}
         for each in (await skills.page(session, skills.SkillFilter(project_id=api.demo.id))).items:
             if (each.name, each.version) != ("greet", 1):
-                each.release_id, each.moved_by = second, skill_moves.CANARY
+                each.release_id, each.moved_by = second, moves.CANARY
     planned = await changes_of(api, second)
     assert named(planned)["restored"] == ["count v1", "greet v2"]
     assert await done_by(api, second, "?allow_rejected=true") == planned

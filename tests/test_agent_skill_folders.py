@@ -11,12 +11,19 @@ from app.apis.presentation import AppView, outline
 from app.db import tables
 from app.db.tables import SkillState
 from app.skills.admission import stored_manifest
-from app.skills.agent_skills.check_folder import check_folder
-from app.skills.agent_skills.front_matter import read_front_matter
-from app.skills.agent_skills.import_folders import check_all, read_all
-from app.skills.agent_skills.read_folder import read_folder
-from app.skills.agent_skills.skill_folder import FolderRefusal, RefusedFolderError, SkillFolder, folder_name
-from app.skills.agent_skills.write_folder import FolderProvenance, write_folder
+from app.skills.folders import (
+    FolderProvenance,
+    FolderRefusal,
+    RefusedFolderError,
+    SkillFolder,
+    check_all,
+    check_folder,
+    folder_name,
+    read_all,
+    read_folder,
+    read_front_matter,
+    write_folder,
+)
 from tests.agent_skill_samples import MANIFEST, RECORD, folder, metadata, skill_md
 from tests.ledger import Ledger
 from tests.processor_time import within

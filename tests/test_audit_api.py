@@ -8,9 +8,11 @@ from uuid import UUID
 import pytest
 
 from app.base.errors import AdapterError
-from app.db import adapters, releases, skill_moves, skills
+from app.db import adapters, releases
 from app.db.database import Sessions
 from app.projects import store as projects
+from app.skills import moves
+from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.named_adapters import cut_short, make_named
 from tests.rows import new_skill
@@ -159,7 +161,7 @@ async def test_the_entries_of_a_deleted_project_stay_for_keys_of_all_projects(ap
     async with api.sessions.begin() as session:
         project = await projects.by_name(session, "short")
         skill = await skills.add(session, project.id, new_skill("greet"))
-        await skill_moves.retire(session, skill.id, "key someone")
+        await moves.retire(session, skill.id, "key someone")
     await api.client.post("/v1/keys", json={"name": "ci", "scopes": ["tasks"], "project": "short"})
     assert (await api.client.delete("/v1/projects/short")).status_code == 204
     entries = await log(api)

@@ -7,12 +7,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, update
 
-from app.db import canaries, releases, skills, tables
+from app.db import canaries, releases, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.projects import store as projects
 from app.release import canary
 from app.release.canary_decision import CanaryAction
+from app.skills import store as skills
 from tests.canary_project import Project, apply_decision, begin, entries, evaluate, open_project
 
 GATE = {"verdict": "promote", "compared_with": {"number": 1, "model": "base"}}

@@ -4,11 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import canaries, releases, skill_withdrawals, skills, tables
+from app.db import canaries, releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState
 from app.projects import store as projects
-from app.skills import lifecycle
+from app.skills import admission, moves
+from app.skills import store as skills
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin
 from tests.archiving_skills import QUERY, draft, project
@@ -69,7 +70,7 @@ async def test_after_the_trial_the_skills_follow_the_release(sessions: Sessions,
     async with sessions.begin() as session:
         await canaries.end(session, canary.id, state, {})
         if state is ReleaseState.REJECTED:
-            await skill_withdrawals.withdraw(session, canary.id, here, "it was rejected")
+            await moves.withdraw(session, canary.id, here, "it was rejected")
     await library.refresh(here)
     offered = [1] if state is ReleaseState.CANDIDATE else []
     assert await versions_found(library, here, None, "") == offered
@@ -105,7 +106,7 @@ async def test_evidence_activates_it_only_after_the_trial(sessions: Sessions) ->
         for _ in range(4):
             await here.use(skill, "")
         assert skill.state is PROBATION
-        _, found = await lifecycle.judge(session, skill)
+        _, found = await admission.judge(session, skill)
         assert found.missing == ("the end of the trial of release 2",)
         await releases.activate(session, canary.id)
         await here.use(skill, "")

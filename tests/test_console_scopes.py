@@ -8,10 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.credentials import store as credentials
-from app.db import datasets, evaluations, releases, skills, tables, task_queue
+from app.db import datasets, evaluations, releases, tables, task_queue
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.release import manifest
+from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page
 from tests.rows import LEASE, new_skill, task_row

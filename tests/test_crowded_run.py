@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.db import skills
 from app.db.database import Sessions
+from app.skills import store as skills
 from tests.rows import new_skill
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
 from trainer.run import train

@@ -6,9 +6,11 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Stop, Use
-from app.db import feedback, offers, skill_uses, skills, tables, task_queue
-from app.db.skill_uses import SkillStats
+from app.db import feedback, tables, task_queue
 from app.db.tables import TaskState
+from app.skills import offers
+from app.skills import store as skills
+from app.skills.offers import SkillStats
 from tests.rows import LEASE, new_skill, offer_of, project_row, task_row, trajectory_of, turn_of
 
 
@@ -73,7 +75,7 @@ async def test_uses_are_summed_over_turns_and_only_for_the_offered_source(sessio
 async def test_the_uses_of_a_skill_name_the_task_that_wrote_it(session: AsyncSession) -> None:
     skill = await _skill(session, (await project_row(session)).id)
     user = await _using_task(session, skill, returned=2)
-    [use] = await skill_uses.uses_of(session, skill.id)
+    [use] = await offers.uses_of(session, skill.id)
     assert (use.made_by, use.task_id, use.instruction) == (skill.task_id, user.id, "greet omar")
     assert (use.calls, use.returned, use.state, use.stop) == (2, 2, TaskState.DONE, Stop.COMPLETED)
     assert use.score is None
@@ -97,4 +99,4 @@ async def test_a_score_outweighs_the_stop_in_what_counts_as_success(
     if score is not None:
         await feedback.add(session, user.id, score)
     unknown = uuid4()
-    assert await skill_uses.stats(session, [skill.id, unknown]) == {skill.id: expected, unknown: SkillStats()}
+    assert await offers.stats(session, [skill.id, unknown]) == {skill.id: expected, unknown: SkillStats()}

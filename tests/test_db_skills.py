@@ -7,11 +7,13 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError
-from app.db import skill_moves, skills, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.skills import SkillFilter
 from app.db.tables import SkillState
 from app.projects import store as projects
+from app.skills import moves
+from app.skills import store as skills
+from app.skills.store import SkillFilter
 from tests.rows import new_skill, project_row, task_row
 
 QUARANTINED, PROBATION, ACTIVE, SUPERSEDED, RETIRED, DELETED = SkillState
@@ -61,7 +63,7 @@ async def test_changes_are_read_in_order_with_the_versions_they_superseded(sessi
         (2, ACTIVE),
     ]
     assert await skills.changed_since(session, project.id, seen) == []
-    await skill_moves.retire(session, second.id)
+    await moves.retire(session, second.id)
     assert [each.state for each in await skills.changed_since(session, project.id, seen)] == [RETIRED]
 
 
@@ -114,8 +116,8 @@ async def test_a_reader_that_follows_the_counter_misses_no_change(committed: Ses
 async def test_a_retired_skill_can_be_restored(session: AsyncSession) -> None:
     project = await project_row(session)
     skill = await skills.add(session, project.id, new_skill())
-    assert (await skill_moves.retire(session, skill.id)).state is RETIRED
-    restored = await skill_moves.restore(session, skill.id)
+    assert (await moves.retire(session, skill.id)).state is RETIRED
+    restored = await moves.restore(session, skill.id)
     assert (restored.state, restored.rev) == (ACTIVE, 3)
 
 
@@ -124,11 +126,11 @@ async def test_a_retired_name_stays_retired_when_it_is_written_again_until_it_is
 ) -> None:
     project = await project_row(session)
     first = await skills.add(session, project.id, new_skill(source="one"))
-    await skill_moves.retire(session, first.id)
+    await moves.retire(session, first.id)
     assert (await skills.add(session, project.id, new_skill(source="one"))).id == first.id
     again = await skills.add(session, project.id, new_skill(source="two"))
     assert await _states(session, project.id) == [(2, RETIRED), (1, RETIRED)]
-    await skill_moves.restore(session, again.id)
+    await moves.restore(session, again.id)
     await skills.add(session, project.id, new_skill(source="three"))
     assert await _states(session, project.id) == [(3, ACTIVE), (2, SUPERSEDED), (1, RETIRED)]
 
@@ -137,7 +139,7 @@ async def test_restoring_an_old_version_supersedes_the_active_one(session: Async
     project = await project_row(session)
     old = await skills.add(session, project.id, new_skill(source="one"))
     await skills.add(session, project.id, new_skill(source="two"))
-    await skill_moves.restore(session, old.id)
+    await moves.restore(session, old.id)
     assert await _states(session, project.id) == [(2, SUPERSEDED), (1, ACTIVE)]
 
 
@@ -145,10 +147,10 @@ async def test_a_deleted_skill_loses_its_source_and_stays_deleted(session: Async
     project = await project_row(session)
     skill = await skills.add(session, project.id, new_skill())
     await skills.set_vectors(session, skill.id, "minilm", b"q", b"s")
-    deleted = await skill_moves.delete(session, skill.id)
+    deleted = await moves.delete(session, skill.id)
     assert (deleted.state, deleted.source, deleted.embedder, deleted.query_vector) == (DELETED, "", None, None)
     assert (deleted.instruction, deleted.slots) == ("", [])
-    for move in (skill_moves.restore, skill_moves.retire, skill_moves.delete):
+    for move in (moves.restore, moves.retire, moves.delete):
         with pytest.raises(ConflictError, match="greet version 1 is deleted"):
             await move(session, skill.id)
     assert (await skills.add(session, project.id, new_skill())).version == 2
@@ -159,14 +161,14 @@ async def test_a_superseded_skill_cannot_be_retired(session: AsyncSession) -> No
     old = await skills.add(session, project.id, new_skill(source="one"))
     await skills.add(session, project.id, new_skill(source="two"))
     with pytest.raises(ConflictError, match="is superseded: it cannot be retired"):
-        await skill_moves.retire(session, old.id)
+        await moves.retire(session, old.id)
 
 
 async def test_vectors_are_added_later_and_seen_by_caches(session: AsyncSession) -> None:
     project = await project_row(session)
     bare = await skills.add(session, project.id, new_skill())
     gone = await skills.add(session, project.id, new_skill(name="gone"))
-    await skill_moves.retire(session, gone.id)
+    await moves.retire(session, gone.id)
     seen = (await projects.by_id(session, project.id)).skill_rev
     assert [each.id for each in await skills.without_vectors(session, "minilm")] == [bare.id]
     await skills.set_vectors(session, bare.id, "minilm", b"query", b"source")

@@ -8,12 +8,14 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.base.errors import ConflictError
-from app.db import feedback, learning, offers, queries, releases, results, runs, skill_evidence, skills, tables
+from app.db import feedback, learning, queries, releases, results, runs, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState, TaskState
 from app.db.training_data import window
 from app.projects import audit
 from app.run_settings import RunKind, RunSettings
+from app.skills import evidence, offers
+from app.skills import store as skills
 from app.tasks import retention
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
@@ -96,7 +98,7 @@ async def test_a_task_is_erased_and_what_learned_from_it_is_named(api: ApiApp) -
     assert (await api.client.get(f"/v1/tasks/{task_id}")).status_code == 404
     assert (await api.client.delete(f"/v1/tasks/{task_id}")).status_code == 404
     async with api.sessions.begin() as session:  # a replay that was under way
-        await skill_evidence.add_replay(session, task_id, UUID(erased["skills"][0]["id"]), True)
+        await evidence.add_replay(session, task_id, UUID(erased["skills"][0]["id"]), True)
     assert await _rows_of(api, task_id) == {}
     assert await _rows_of(api, other) != {}
     async with api.sessions() as session:

@@ -5,8 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import offers, skills
 from app.db.tables import TaskState
+from app.skills import offers
+from app.skills import store as skills
 from tests.ledger import Entry
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block

@@ -9,11 +9,13 @@ import torch
 
 from app.base.errors import EngineError
 from app.base.settings import Settings
-from app.db import exams, skill_moves, skills
+from app.db import exams
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
+from app.skills import moves
+from app.skills import store as skills
 from tests.counting_environment import counting
 from tests.rows import new_skill
 from tests.scripted_engine import ScriptedEngine, block
@@ -46,7 +48,7 @@ async def keep_skills(shop: TrainingProject, instruction: str) -> None:
             new = msgspec.structs.replace(new, apis=[], instruction=asked, slots=["7"])
             row = await skills.add(session, shop.project_id, new)
             if name == "retired":
-                await skill_moves.retire(session, row.id, "key test")
+                await moves.retire(session, row.id, "key test")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from sqlalchemy import update
 
-from app.db import offers, results, schedules, skills, tables, tasks
+from app.db import results, schedules, tables, tasks
 from app.db.tables import Exploration, TaskState
 from app.projects.settings import ProjectSettings, stored
 from app.run_settings import RunKind, RunSettings
@@ -17,7 +17,9 @@ from app.runner.execute import TaskExecutor
 from app.runner.exploration import is_chosen
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
-from app.skills.skill_selection import is_withheld
+from app.skills import offers
+from app.skills import store as skills
+from app.skills.selection import is_withheld
 from tests.ledger_policies import DONE
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block

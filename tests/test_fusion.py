@@ -1,7 +1,7 @@
 """Several rankings as one: weights, ties and thresholds."""
 
-from app.skills.fusion import FusionWeights, fuse
-from app.skills.retrieval import FUSED
+from app.skills.search import FUSED
+from app.skills.similarity import FusionWeights, fuse
 
 EQUAL = FusionWeights(
     weights={"query_ngram": 1.0, "query_embedding": 1.0}, thresholds={"query_ngram": 0.7, "query_embedding": 0.5}

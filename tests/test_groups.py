@@ -19,7 +19,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
-from app.skills.retrieval import scenario as by_scenario
+from app.skills.search import scenario as by_scenario
 from trainer.engines.embedded import subprocess_engine
 from trainer.environment import Scenario, Split, Verdict, World
 from trainer.rollouts.episode import EpisodeRunner

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
-from app.db import exams, skills, tables
+from app.db import exams, tables
 from app.db.tables import ExamSource
 from app.projects import store as projects
+from app.skills import store as skills
 from app.skills.in_memory_library import GrownSkill
 from tests.examined import examined
 from tests.ledger_project import LedgerProject

@@ -10,8 +10,8 @@ from app.apis.catalog import Catalog
 from app.base.values import SkillCall, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill
-from app.skills.validate_drafts import validate_drafts
-from app.skills.written_manifest import manifest_of
+from app.skills.checks import validate_drafts
+from app.skills.provenance import manifest_of
 from tests.scripted_engine import byte_tokenizer
 from trainer.worlds.office.environment import OfficeEnvironment
 from trainer.worlds.office.expert import Faults

@@ -6,11 +6,9 @@ import numpy as np
 from structlog.testing import capture_logs
 
 from app.apis.calls.skill_guard import SkillManifest
-from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import extract
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
-from app.skills.retrieval import query_embedding, query_ngram
-from app.skills.skill_index import IndexedSkill
+from app.skills.search import IndexedSkill, OptionalEmbedder, query_embedding, query_ngram
 from tests.embedders import WordEmbedder
 from tests.written_functions import ARCHIVE, archived
 

@@ -8,14 +8,11 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from app.db import skill_moves
 from app.db.database import Sessions
+from app.skills import index_files, moves
+from app.skills.index_files import BusyIndexError, DamagedIndexError, IndexFiles, IndexUpkeep, write_files
 from app.skills.library import Library
-from app.skills.mapped import open_index as opening
-from app.skills.mapped.build_process import write_files
-from app.skills.mapped.index_files import BusyIndexError, DamagedIndexError, IndexFiles
-from app.skills.mapped.index_upkeep import IndexUpkeep
-from app.skills.retrieval import fused
+from app.skills.search import fused
 from tests.archiving_skills import QUERY, named, project
 from tests.embedders import WordEmbedder
 from tests.small_filesystem import fill, small_filesystem
@@ -77,15 +74,15 @@ async def test_what_changes_after_the_files_were_written_is_found_as_in_memory(
     assert set(before) == {"a", "b", "c"}
     assert all(offer.source.startswith("def ") or "import" in offer.source for offer in before.values())
     async with committed.begin() as session:
-        await skill_moves.retire(session, before["a"].skill_id)
+        await moves.retire(session, before["a"].skill_id)
     async with committed.begin() as session:
-        await skill_moves.quarantine(session, before["b"].skill_id, "it called too much", 1)
+        await moves.quarantine(session, before["b"].skill_id, "it called too much", 1)
     assert await names(mapped, here) == await names(unmapped, here) == ["c"]
     await save(committed, here, "d")
     newer = named("c")
     await Library(committed).save(here, [msgspec.structs.replace(newer, source=f"{newer.source}  # 2")])
     async with committed.begin() as session:
-        await skill_moves.restore(session, before["a"].skill_id)
+        await moves.restore(session, before["a"].skill_id)
     found = await names(mapped, here)
     assert found == await names(unmapped, here)
     assert sorted(found) == ["a", "c", "d"]
@@ -156,7 +153,7 @@ async def test_of_a_large_project_without_files_the_newest_skills_are_found(
     here = await project(committed)
     for name in "abcd":
         await save(committed, here, name)
-    monkeypatch.setattr(opening, "_UNMAPPED", 2)
+    monkeypatch.setattr(index_files, "_UNMAPPED", 2)
     assert sorted(await names(library(committed, IndexFiles(tmp_path)), here)) == ["c", "d"]
 
 

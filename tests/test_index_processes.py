@@ -12,9 +12,8 @@ import pytest
 
 from app.db.database import Sessions
 from app.skills import library as libraries
+from app.skills.index_files import IndexFiles, write_files
 from app.skills.library import Library
-from app.skills.mapped.build_process import write_files
-from app.skills.mapped.index_files import IndexFiles
 from tests.archiving_skills import QUERY, named, project
 from tests.bench import skill_reader, synthetic_skills
 

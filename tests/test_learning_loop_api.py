@@ -24,7 +24,7 @@ from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
-from app.skills.retrieval import query_ngram
+from app.skills.search import query_ngram
 from app.web.routes import Dependencies
 from tests.api_app import BASE_ALONE, BUSY, asgi_client, running
 from tests.ledger import Ledger

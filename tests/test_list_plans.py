@@ -13,11 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import failed_calls
 from app.apis.approvals import store as approvals
 from app.base.values import Stop
-from app.db import releases, runs, skill_savings, skills, tasks, training_data, watches
+from app.db import releases, runs, tasks, training_data, watches
 from app.db.database import Database, open_database
 from app.db.tables import ApprovalState, DeliveryState, RunState, SkillState, TaskState
 from app.projects import audit, statistics, webhooks
 from app.projects.statistics import TimeBucket
+from app.skills import store as skills
+from app.skills import value
 from tests.support import postgres
 from tests.support.every_row import every_row
 
@@ -167,7 +169,7 @@ async def test_the_first_page_counts_ended_tasks_without_reading_the_table(full:
     counts: dict[str, Listing] = {
         "outcomes": lambda session: statistics.over_time(session, PROJECT, NOW, TimeBucket.DAY),
         "failed": lambda session: statistics.count_failed(session, PROJECT),
-        "savings": lambda session: skill_savings.by_scenario(session, PROJECT, NOW),
+        "savings": lambda session: value.by_scenario(session, PROJECT, NOW),
     }
     with every_row() as row:
         for name, count in counts.items():

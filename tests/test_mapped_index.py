@@ -9,14 +9,20 @@ import numpy as np
 
 from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.skills.fusion import DEPTH
-from app.skills.mapped.mapped_index import MappedIndex
-from app.skills.mapped.mapped_skills import MappedSkills
-from app.skills.mapped.ngram_bitmaps import NgramBitmaps, NgramWriter, bits_of
-from app.skills.mapped.write_skills import write_skills
-from app.skills.ngrams import NgramIndex
-from app.skills.retrieval import Query, Retrieval, fused, query_embedding, query_ngram, scenario, skill_embedding
-from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.index_files import write_skills
+from app.skills.mapped_index import MappedIndex, MappedSkills, NgramBitmaps, NgramWriter, bits_of
+from app.skills.search import (
+    IndexedSkill,
+    Query,
+    Retrieval,
+    SkillIndex,
+    fused,
+    query_embedding,
+    query_ngram,
+    scenario,
+    skill_embedding,
+)
+from app.skills.similarity import DEPTH, NgramIndex
 from app.skills.visibility import Reach
 from tests.support.every_row import every_row
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.skills.mapped.mapped_vectors import MappedVectors, write_vectors
-from app.skills.mapped.ngram_bitmaps import bits_of
+from app.skills.mapped_index import MappedVectors, bits_of, write_vectors
 
 COUNT, DIMENSION, WORDS = 6000, 33, 100
 

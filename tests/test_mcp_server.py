@@ -13,8 +13,8 @@ from mcp.client.streamable_http import streamable_http_client
 from sqlalchemy import func, update
 from sqlalchemy.exc import OperationalError
 
-from app.db import offers
 from app.db.tables import Key, Skill, TaskState
+from app.skills import offers
 from tests.api_app import problem
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.chats import ended_as

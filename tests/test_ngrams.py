@@ -1,6 +1,6 @@
 """The n-grams of instructions, and the search by what two of them share."""
 
-from app.skills.ngrams import NgramIndex, ngrams
+from app.skills.similarity import NgramIndex, ngrams
 
 
 def test_jaccard_is_shared_ngrams_over_all_ngrams() -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from app.base.errors import InvalidError
 from app.base.settings import Settings
-from app.db import exams, skill_moves, skills
+from app.db import exams
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.projects.settings import is_held_out
 from app.run_settings import RunSettings
+from app.skills import moves
+from app.skills import store as skills
 from tests.examined import examined
 from tests.ledger_project import LedgerProject, change_ledger
 from tests.rows import new_skill
@@ -180,7 +182,7 @@ async def test_the_library_of_the_exam_is_what_tasks_are_offered_now(shop: Train
                 ("call", "def call(): ...", ["phone.dial_that_is_gone"]),
             )
         ]
-        await skill_moves.retire(session, other.id, "key test")
+        await moves.retire(session, other.id, "key test")
     found = await grown_skills(shop.sessions, shop.project_id)
     offers = [each.indexed.offer for each in found]
     assert [(each.name, each.version, each.source) for each in offers] == [("greet", 2, "def greet(): return 2")]

@@ -12,10 +12,10 @@ from app.apis.documents.protocols import parse_document
 from app.base import plugins
 from app.base.errors import ApiDocumentError, InvalidError
 from app.run_settings import RunSettings, check_runnable
+from app.skills.checks import refusals
 from app.skills.extract import Draft, extract
 from app.skills.in_memory_library import InMemoryLibrary
-from app.skills.retrieval import load_retrieval, needs_embeddings
-from app.skills.validate_drafts import refusals
+from app.skills.search import load_retrieval, needs_embeddings
 from tests.third_party_parts import PROCEDURES, install, longest_instruction
 from tests.written_functions import ARCHIVE, CATALOG, archived
 
@@ -100,7 +100,7 @@ def test_a_retrieval_of_an_installed_package_is_found_by_its_name(tmp_path: Path
     install(tmp_path)
     script = """
 from app.base import plugins as registry
-from app.skills.retrieval import load_retrieval
+from app.skills.search import load_retrieval
 print("longest" in registry.names("sage.retrieval"), load_retrieval("longest").__name__)
 """
     assert run(script, tmp_path) == "True longest_instruction\n"
@@ -110,7 +110,7 @@ print("longest" in registry.names("sage.retrieval"), load_retrieval("longest")._
 def test_a_check_of_an_installed_package_refuses_skills_like_the_built_in_ones(tmp_path: Path) -> None:
     install(tmp_path)
     script = """
-from app.skills.validate_drafts import validate_drafts
+from app.skills.checks import validate_drafts
 from tests.written_functions import ARCHIVE, CATALOG, archived
 bare = ARCHIVE.replace('''    \"\"\"Archive all mails from one person.\"\"\"\\n''', "")
 good = validate_drafts(archived("iris"), CATALOG)

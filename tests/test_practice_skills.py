@@ -9,15 +9,16 @@ import pytest
 
 from app.agent.prompt_profiles import PROFILES
 from app.apis import store as apis
-from app.db import skills, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.skills import NewSkill
 from app.db.tables import SkillState
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.skills import store as skills
 from app.skills.extract import extract
-from app.skills.written_manifest import manifests_of
+from app.skills.provenance import manifests_of
+from app.skills.store import NewSkill
 from tests.practice_documents import SENSORS
 from tests.practised_project import practised_project
 from tests.tiny_model import write_tokenizer

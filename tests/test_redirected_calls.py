@@ -23,10 +23,10 @@ from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
 from app.base.judge import load_judge
 from app.base.values import Json, Stop
-from app.db import skills
 from app.projects.settings import ApprovalDecision, ApprovalRules
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.skills import store as skills
 from tests.document_parts import openapi
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import OPTIONS, LedgerProject

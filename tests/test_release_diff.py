@@ -10,13 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.documents.protocols import parse_document
 from app.apis.presentation import AppView, OperationTraits
-from app.db import manifests, releases, runs, skills, task_queue
+from app.db import manifests, releases, runs, task_queue
 from app.db.database import Sessions
 from app.db.manifests import SkillName
 from app.db.tables import Release
 from app.release import manifest
 from app.release.operation_changes import compare
 from app.run_settings import RunSettings
+from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, new_skill, task_row
 

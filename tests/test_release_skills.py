@@ -5,10 +5,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, skill_moves, skills, tables
+from app.db import releases, tables
 from app.db.tables import SkillState
 from app.release import restored_skills
-from app.skills import lifecycle
+from app.skills import admission, moves
+from app.skills import store as skills
 from app.skills.admission import admit
 from tests.release_steps import activate
 from tests.rows import new_skill, project_row, task_row
@@ -31,8 +32,8 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     assert len(await library(session, project.id)) == 4, "what serves anew finds the library as it is"
     await learn(session, project.id, "better", "return 2")
     new = await learn(session, project.id, "new")
-    await skill_moves.retire(session, lost.id)
-    await skill_moves.delete(session, gone.id)
+    await moves.retire(session, lost.id)
+    await moves.delete(session, gone.id)
     rev = same.rev
     announced = await restored_skills.planned(session, first, await releases.active(session, project.id))
     changed = (await activate(session, first))["skills"]
@@ -46,7 +47,7 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     }
     moved = {each.name for each in await skills.changed_since(session, project.id, rev)}
     assert moved >= {"better", "lost", "new"}, "caches follow"
-    assert (await skill_moves.restore(session, new.id)).state is SkillState.ACTIVE
+    assert (await moves.restore(session, new.id)).state is SkillState.ACTIVE
 
 
 async def test_a_skill_removed_by_a_rollback_can_be_learned_again_but_not_one_retired_by_hand(
@@ -56,7 +57,7 @@ async def test_a_skill_removed_by_a_rollback_can_be_learned_again_but_not_one_re
     first = await releases.active(session, project.id)
     await activate(session, await releases.propose(session, project.id, "f00d"))
     await learn(session, project.id, "new")
-    await skill_moves.retire(session, (await learn(session, project.id, "banned")).id)
+    await moves.retire(session, (await learn(session, project.id, "banned")).id)
     await activate(session, first)
     assert await library(session, project.id) == []
     assert (await learn(session, project.id, "new", "return 2")).state is SkillState.ACTIVE
@@ -116,7 +117,7 @@ async def test_a_rollback_gives_skills_the_states_of_that_time(session: AsyncSes
         session, project.id, msgspec.structs.replace(new, source="two", apis=["mail.list", "mail.send"])
     )
     await activate(session, await releases.propose(session, project.id, "f00d"))
-    await skill_moves.retire(session, tried.id)
+    await moves.retire(session, tried.id)
     await session.refresh(held)
     later = await admit(session, project.id, msgspec.structs.replace(new, name="later", taint="an answer"))
     changed = (await activate(session, first))["skills"]
@@ -136,7 +137,7 @@ async def test_a_rollback_offers_no_skill_that_went_beyond_its_manifest(session:
     first = await releases.active(session, project.id)
     bad = await learn(session, project.id, "bad")
     await activate(session, await releases.propose(session, project.id, "f00d"))
-    await skill_moves.quarantine(session, bad.id, "it attempted mail.purge", 1)
+    await moves.quarantine(session, bad.id, "it attempted mail.purge", 1)
     await activate(session, first)
     await session.refresh(bad)
     assert (bad.state, bad.held) == (SkillState.QUARANTINED, True)
@@ -153,7 +154,7 @@ async def test_a_rollback_restores_the_version_that_was_active_and_the_one_on_pr
     )
     two = await admit(session, project.id, new)
     await activate(session, await releases.propose(session, project.id, "f00d"))
-    await skill_moves.approve(session, two.id, "key me")
+    await moves.approve(session, two.id, "key me")
     await session.refresh(one)
     assert (one.state, two.state) == (SkillState.SUPERSEDED, SkillState.ACTIVE)
     await activate(session, first)
@@ -168,10 +169,10 @@ async def test_a_rollback_activates_no_skill_that_was_taken_back_since(session: 
     maker = await task_row(session, project.id)
     skill = await skills.add(session, project.id, new_skill(task_id=maker.id))
     await activate(session, await releases.propose(session, project.id, "f00d"))
-    await lifecycle.scored(session, maker.id, 0.1)
+    await admission.scored(session, maker.id, 0.1)
     await session.refresh(skill)
     assert skill.state is SkillState.PROBATION
-    await skill_moves.retire(session, skill.id)
+    await moves.retire(session, skill.id)
     await activate(session, first)
     await session.refresh(skill)
     assert skill.state is SkillState.PROBATION

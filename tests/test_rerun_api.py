@@ -6,8 +6,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import releases, skill_repairs, tables, task_queue, tasks
+from app.db import releases, tables, task_queue, tasks
 from app.db.database import Sessions
+from app.skills import repairs
 from tests.api_app import ApiApp, open_api_app, problem
 
 SENT = {
@@ -112,7 +113,7 @@ async def test_a_task_that_was_to_repair_a_skill_only_reads_again_and_counts_onc
     assert again["repairs"] == str(repair.repairs)
     async with api.sessions() as session:
         assert (await tasks.get(session, UUID(again["id"]))).pinned
-        assert await skill_repairs.tasks_today(session, api.demo.id) == 1
+        assert await repairs.tasks_today(session, api.demo.id) == 1
 
 
 async def test_an_erased_task_leaves_its_repetition(api: ApiApp) -> None:

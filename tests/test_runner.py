@@ -7,10 +7,12 @@ from typing import Any
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
 from app.base.values import Stop
-from app.db import lease, offers, results, skills, tables, task_queue, tasks
+from app.db import lease, results, tables, task_queue, tasks
 from app.db.tables import TaskState
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import SessionLimits
+from app.skills import offers
+from app.skills import store as skills
 from tests.ledger_policies import Stuck, writing
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import ScriptedEngine, block

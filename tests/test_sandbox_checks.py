@@ -8,10 +8,10 @@ from app.agent.limits import RolloutLimits
 from app.agent.score import score
 from app.base.errors import InvalidError
 from app.base.values import Json, Stop
-from app.db import skills
 from app.db.tables import TaskState
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
+from app.skills import store as skills
 from tests.ledger import Ledger
 from tests.ledger_policies import SKILL
 from tests.ledger_project import LedgerProject

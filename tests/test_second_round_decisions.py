@@ -9,8 +9,10 @@ import pytest
 import pytest_asyncio
 
 from app.apis.approvals import store as approvals
-from app.db import skill_moves, skills, tables
+from app.db import tables
 from app.projects import webhooks
+from app.skills import moves
+from app.skills import store as skills
 from app.skills.admission import admit
 from app.skills.library import Library
 from tests.api_app import ApiApp, open_api_app, problem
@@ -180,7 +182,7 @@ async def test_a_held_skill_is_offered_to_nobody_and_cannot_be_restored(stage: A
     project = await own_project(stage)
     skill = await written(stage, project.id, "ann")
     async with stage.sessions.begin() as session:
-        await skill_moves.quarantine(session, skill, "it called beyond its manifest", 1)
+        await moves.quarantine(session, skill, "it called beyond its manifest", 1)
     for who in ("ann", "bob", ""):
         assert await offered(stage, project.id, who) == []
     assert (await stage.client.post(f"/v1/skills/{skill}/restore")).status_code == 409

@@ -9,11 +9,12 @@ from sqlalchemy import select, text
 
 from app.base.errors import ConflictError, EngineError, EngineRefusalError
 from app.base.values import Stop
-from app.db import feedback, offers, releases, results, shadows, tables
+from app.db import feedback, releases, results, shadows, tables
 from app.db.shadows import ShadowOutcome
 from app.projects import store as projects
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
+from app.skills import offers
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from tests.single_connection import single_connection

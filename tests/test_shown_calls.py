@@ -14,7 +14,7 @@ from app.base.text import visible
 from app.db import tables
 from app.projects import webhooks
 from app.projects.settings import ApprovalRules
-from app.skills.skill_names import name_objection
+from app.skills.checks import name_objection
 from tests.approving import WRITES, ApprovingProject
 from tests.console_pages import read_page
 from tests.ledger import Ledger

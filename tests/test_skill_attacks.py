@@ -6,9 +6,11 @@ from uuid import UUID
 import pytest
 
 from app.base.values import Json
-from app.db import skill_moves, skills, tables
+from app.db import tables
 from app.db.tables import SkillState, TaskState
 from app.projects import store as projects
+from app.skills import moves
+from app.skills import store as skills
 from tests.ledger import Entry
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
@@ -217,7 +219,7 @@ async def test_a_version_gathers_evidence_from_tasks_of_others_that_used_the_pre
     await run(project, f"{WRITE}print(write_entry('hello'))", principal="ann", check_code=None)
     async with project.sessions.begin() as session:
         [first] = await skills.versions(session, project.id, "write_entry")
-        await skill_moves.approve(session, first.id, "key me")
+        await moves.approve(session, first.id, "key me")
     same = WRITE.replace("return", "number =") + "    return int(number)\n"
     await run(project, f"{same}print(write_entry('hello'))", principal="bob")
     for who in ("eve", "ann", "eve"):

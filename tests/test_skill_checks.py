@@ -5,10 +5,8 @@ import pytest
 
 from app.apis.catalog import Catalog, Parameter
 from app.base.values import Call, Json, Use
-from app.skills.api_terms import api_terms
+from app.skills.checks import MAX_SOURCE, api_terms, is_wrapper, refusals, task_details, validate_drafts
 from app.skills.extract import extract
-from app.skills.skill_checks import MAX_SOURCE, is_wrapper, task_details
-from app.skills.validate_drafts import refusals, validate_drafts
 from tests.support.every_row import every_row
 from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 

@@ -12,9 +12,8 @@ import pytest
 
 from app.engine.protocol import Vector
 from app.model_server.embeddings import EmbeddingModel
-from app.skills.descriptions import DescriptionIndex, document_of
-from app.skills.retrieval import fused
-from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.search import IndexedSkill, SkillIndex, fused
+from app.skills.similarity import DescriptionIndex, document_of
 from tests.skill_search import found
 from tests.written_functions import offer
 

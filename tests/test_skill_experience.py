@@ -8,7 +8,8 @@ from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Use
-from app.db import releases, skill_moves, tables
+from app.db import releases, tables
+from app.skills import moves
 from tests.read_served import read, rewards
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -51,8 +52,8 @@ async def test_a_skill_that_was_deleted_earns_nothing_and_one_that_was_retired_d
     maker, other, _ = await shop.task(), await shop.task(), await shop.task(0.0)
     deleted, retired = await shop.skill(maker, "deleted"), await shop.skill(other, "retired")
     await shop.task(used=(deleted, retired))
-    await skill_moves.delete(shop.session, deleted.id)
-    await skill_moves.retire(shop.session, retired.id)
+    await moves.delete(shop.session, deleted.id)
+    await moves.retire(shop.session, retired.id)
     found = await rewards(shop)
     assert (found[maker.id], found[other.id]) == (1.0, 2.0)
 

@@ -10,11 +10,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from app.db import skill_moves, skills
 from app.db.database import Sessions
 from app.db.tables import SkillState
+from app.skills import moves as skill_moves
+from app.skills import store as skills
 from app.skills.admission import admit, serving
-from app.skills.agent_skills.skill_folder import SkillFolder
+from app.skills.folders import SkillFolder
 from app.skills.library import Library
 from tests.agent_skill_samples import MANIFEST, RECORD, folder, skill_md
 from tests.api_app import ApiApp, open_api_app, problem

@@ -6,13 +6,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
 from app.base.values import ScoreSource
-from app.db import feedback, offers, skill_evidence, skill_moves, skill_records, skills, tables
-from app.db.skill_evidence import Outcomes
-from app.db.skill_value import compared_tasks
+from app.db import feedback, tables
 from app.db.tables import SkillState
-from app.skills import lifecycle
-from app.skills.admission import admit
-from app.skills.lifecycle import is_harmful
+from app.skills import admission, moves, offers
+from app.skills import evidence as skill_evidence
+from app.skills import store as skills
+from app.skills.admission import admit, is_harmful
+from app.skills.evidence import Outcomes
+from app.skills.value import compared_tasks
 from tests.rows import offer_of, project_row
 from tests.skill_project import SkillProject
 
@@ -28,7 +29,7 @@ async def score(project: SkillProject, skill: tables.Skill, value: float) -> Non
     """Score the task that wrote it."""
     assert skill.task_id is not None
     await feedback.add(project.session, skill.task_id, value)
-    await lifecycle.scored(project.session, skill.task_id, value)
+    await admission.scored(project.session, skill.task_id, value)
     await project.session.refresh(skill)
 
 
@@ -102,7 +103,7 @@ async def test_the_skill_of_a_badly_scored_task_is_taken_out_and_what_it_replace
     assert await project.states() == [(3, PROBATION), (2, SUPERSEDED), (1, PROBATION)]
     await score(project, third, 0.0)
     assert await project.states() == [(3, RETIRED), (2, SUPERSEDED), (1, PROBATION)]
-    assert (third.moved_by, third.reason) == (skill_moves.SCORES, "the task that wrote it was scored 0")
+    assert (third.moved_by, third.reason) == (moves.SCORES, "the task that wrote it was scored 0")
     assert await project.offered("ann") == 1
 
 
@@ -130,14 +131,14 @@ async def test_the_source_of_a_badly_scored_task_is_offered_again_only_after_a_g
 
 async def test_a_person_who_retired_a_name_is_not_overruled_by_a_score(project: SkillProject) -> None:
     first = await project.write()
-    await skill_moves.retire(project.session, first.id, "key me")
+    await moves.retire(project.session, first.id, "key me")
     await score(project, first, 1.0)
     assert first.state is RETIRED
 
 
 async def test_an_active_skill_that_does_harm_goes_back_on_probation_and_then_out(project: SkillProject) -> None:
     skill = await project.write(score=1.0)
-    await skill_moves.approve(project.session, skill.id, "key me")
+    await moves.approve(project.session, skill.id, "key me")
     for _ in range(20):
         await project.task(score=1.0)
     for _ in range(3):
@@ -145,7 +146,7 @@ async def test_an_active_skill_that_does_harm_goes_back_on_probation_and_then_ou
     assert skill.state is PROBATION
     assert skill.reason == "3 of the 4 latest tasks with it failed, 0 of 20 without it"
     await project.use(skill, "ann", 0.0)
-    assert (skill.state, skill.moved_by) == (RETIRED, skill_moves.SCORES)
+    assert (skill.state, skill.moved_by) == (RETIRED, moves.SCORES)
 
 
 async def test_a_skill_without_a_scenario_is_compared_with_tasks_from_which_chance_withheld_it(
@@ -159,7 +160,7 @@ async def test_a_skill_without_a_scenario_is_compared_with_tasks_from_which_chan
     for _ in range(4):
         await project.withhold(skill, 1.0)
     await project.use(skill, "ann", 0.0)
-    assert (skill.state, skill.moved_by) == (RETIRED, skill_moves.SCORES)
+    assert (skill.state, skill.moved_by) == (RETIRED, moves.SCORES)
     assert skill.reason == "9 of the 9 latest tasks that were offered it failed, 0 of 4 from which it was withheld"
 
 
@@ -175,7 +176,7 @@ async def test_what_chance_says_of_a_skill_counts_for_more_than_tasks_that_chose
     for number in range(12):
         await project.use(skill, "ann", float(number % 4 == 0))
     assert skill.state is not RETIRED
-    assert "an outcome no worse than without it" not in (await lifecycle.judge(project.session, skill))[1].missing
+    assert "an outcome no worse than without it" not in (await admission.judge(project.session, skill))[1].missing
 
 
 async def test_a_skill_that_lowers_the_successes_of_those_offered_it_is_not_made_active(
@@ -188,7 +189,7 @@ async def test_a_skill_that_lowers_the_successes_of_those_offered_it_is_not_made
     for number in range(8):
         await project.use(skill, "ann", float(number % 2))
     assert skill.state is PROBATION
-    missing = (await lifecycle.judge(project.session, skill))[1].missing
+    missing = (await admission.judge(project.session, skill))[1].missing
     assert missing == ("an outcome no worse than without it",)
 
 
@@ -198,11 +199,11 @@ async def test_scores_of_judges_are_no_evidence_about_the_effect_of_a_skill(proj
         await project.withhold(skill, 1.0)
     await project.session.execute(update(tables.Task).values(score_source=ScoreSource.JUDGE))
     await project.use(skill, "ann", 0.0)
-    evidence, _ = await lifecycle.judge(project.session, skill)
+    evidence, _ = await admission.judge(project.session, skill)
     assert (evidence.offered, evidence.withheld) == (Outcomes(0, 1), Outcomes())
     compared = await compared_tasks(project.session, project.id)
     assert [(each.withheld, each.score) for each in compared] == [(False, 0.0)]
-    records = await skill_records.of_project(project.session, project.id)
+    records = await offers.of_project(project.session, project.id)
     assert records.with_it(skill.id).score.number == 1
     assert records.without_it(skill.id).score.number == 0
 
@@ -236,7 +237,7 @@ def test_harm_is_what_chance_hardly_explains(latest: Outcomes, without: Outcomes
 async def test_a_version_for_changed_apis_replaces_the_one_for_the_former_ones(project: SkillProject) -> None:
     """Else a skill that can only fail would hide it, and what it calls instead would count as more than before."""
     first = await project.write(score=1.0)
-    await skill_moves.approve(project.session, first.id, "key me")
+    await moves.approve(project.session, first.id, "key me")
     task = await project.task()
     new = skills.NewSkill(
         name="greet",

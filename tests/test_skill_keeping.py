@@ -5,12 +5,14 @@ import pytest
 
 from app.base.errors import ConflictError
 from app.base.secrets import SecretValues
-from app.db import offers, skill_moves, skills, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.skills import StartingState
 from app.db.tables import SkillState
+from app.skills import moves, offers
+from app.skills import store as skills
+from app.skills.keeping import SkillKeeping
 from app.skills.library import Library
-from app.skills.skill_keeping import SkillKeeping
+from app.skills.store import StartingState
 from tests.rows import claimed_task, new_skill, offer_of
 from tests.written_functions import CATALOG, archived
 
@@ -29,11 +31,11 @@ async def test_a_quarantined_skill_that_is_retired_during_a_task_still_taints_wh
 ) -> None:
     async with committed.begin() as session:
         task = await claimed_task(session)
-        rev = await skill_moves.next_rev(session, task.project_id)
+        rev = await moves.next_rev(session, task.project_id)
         start = StartingState(SkillState.QUARANTINED)
         shown = await skills.insert(session, task.project_id, new_skill("hostile"), rev, start)
         await offers.record(session, task.id, [offer_of(shown)])
-        await skill_moves.retire(session, shown.id)
+        await moves.retire(session, shown.id)
     [written] = await keep(committed, task)
     assert (written.state, written.taint) == (SkillState.QUARANTINED, "the quarantined skill hostile")
 

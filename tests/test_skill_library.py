@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import event
 
 from app.base.errors import ConflictError, NotFoundError
-from app.db import skill_moves, skills, tables
+from app.db import tables
 from app.db.database import Sessions
+from app.skills import moves
+from app.skills import store as skills
 from app.skills.admission import serving
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin
@@ -72,9 +74,9 @@ async def test_other_processes_follow_saves_retirements_and_restorations(committ
     [saved] = await ours.save(here, [draft()])
     assert [offer.skill_id for offer in await theirs.find(here, QUERY)] == [saved.skill_id]
     for change, left in (
-        (skill_moves.retire, []),
-        (skill_moves.restore, [saved.skill_id]),
-        (skill_moves.delete, []),
+        (moves.retire, []),
+        (moves.restore, [saved.skill_id]),
+        (moves.delete, []),
     ):
         async with committed.begin() as session:
             await change(session, saved.skill_id)
@@ -128,7 +130,7 @@ async def test_every_index_converges_while_several_processes_write(committed: Se
     offered = set()
     async with committed() as session:
         for name in NAMES:
-            served = serving(await skill_moves.live_versions(session, here, name), "")
+            served = serving(await moves.live_versions(session, here, name), "")
             offered |= {served.id} if served else set()
     assert offered
     for library in (watcher, *writers):
@@ -153,4 +155,4 @@ async def _write(sessions: Sessions, library: Library, here: UUID, part: int) ->
                     continue
                 with suppress(ConflictError):  # another writer was first
                     async with sessions.begin() as session:
-                        await skill_moves.retire(session, found.skill_id)
+                        await moves.retire(session, found.skill_id)

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError
-from app.db import feedback, skill_moves
+from app.db import feedback
 from app.db.tables import SkillState
 from app.projects import audit
-from app.skills import lifecycle
+from app.skills import admission, moves
 from tests.rows import project_row
 from tests.skill_project import WIDE, SkillProject
 
@@ -42,7 +42,7 @@ async def test_an_open_project_offers_a_skill_to_all_at_once(project: SkillProje
     await project.write()
     skill = await project.write("two", taint="an answer of mail.list", manifest=WIDE)
     assert await project.states() == [(2, ACTIVE), (1, SUPERSEDED)]
-    await lifecycle.scored(project.session, skill.task_id or UUID(int=0), 0.0)
+    await admission.scored(project.session, skill.task_id or UUID(int=0), 0.0)
     assert await project.states() == [(2, ACTIVE), (1, SUPERSEDED)], "nor does a bad score take it back"
 
 
@@ -53,10 +53,10 @@ async def test_in_a_reviewed_project_a_person_approves_each_move(project: SkillP
     for _ in range(4):
         await project.use(skill, "ann")
     assert skill.state is QUARANTINED
-    assert (await skill_moves.approve(project.session, skill.id, "key me")).state is PROBATION
-    assert (await skill_moves.approve(project.session, skill.id, "key me")).state is ACTIVE
+    assert (await moves.approve(project.session, skill.id, "key me")).state is PROBATION
+    assert (await moves.approve(project.session, skill.id, "key me")).state is ACTIVE
     with pytest.raises(ConflictError, match="greet version 1 is active: only a skill that is quarantined"):
-        await skill_moves.approve(project.session, skill.id, "key me")
+        await moves.approve(project.session, skill.id, "key me")
     assert (await project.audited())[1:] == [
         (1, "quarantined", "probation", "it was approved"),
         (1, "probation", "active", "it was approved"),
@@ -110,7 +110,7 @@ async def test_a_skill_of_an_unscored_task_waits_until_feedback_arrives(project:
     assert skill.state is PROBATION
     assert skill.task_id is not None
     await feedback.add(project.session, skill.task_id, 1.0)
-    await lifecycle.scored(project.session, skill.task_id, 1.0)
+    await admission.scored(project.session, skill.task_id, 1.0)
     await project.session.refresh(skill)
     assert skill.state is ACTIVE
 
@@ -122,7 +122,7 @@ async def test_a_bad_score_of_the_task_that_wrote_it_takes_an_active_skill_back(
     assert skill.state is ACTIVE
     assert skill.task_id is not None
     await feedback.add(project.session, skill.task_id, 0.2)
-    await lifecycle.scored(project.session, skill.task_id, 0.2)
+    await admission.scored(project.session, skill.task_id, 0.2)
     await project.session.refresh(skill)
     assert (skill.state, skill.reason) == (PROBATION, "the task that wrote it was scored 0.2")
     await project.use(skill, "")
@@ -136,7 +136,7 @@ async def test_a_skill_with_which_its_scenario_fares_worse_stays_on_probation(pr
     for _ in range(4):
         await project.use(skill, "")
     assert skill.state is PROBATION
-    _, found = await lifecycle.judge(project.session, skill)
+    _, found = await admission.judge(project.session, skill)
     assert found.missing == ("an outcome no worse than without it",)
     await project.task("", 0.0)
     await project.use(skill, "")
@@ -156,14 +156,14 @@ async def test_a_key_proves_its_own_skill_neither_by_its_scores_nor_by_principal
     for who in ("bob", "eve", "joe", "sue"):
         await project.use(skill, who, scored_by=OWN)
     assert skill.state is PROBATION
-    evidence, found = await lifecycle.judge(project.session, skill)
+    evidence, found = await admission.judge(project.session, skill)
     assert (evidence.maker_score, {who: each.total for who, each in evidence.uses.items()}) == (
         None,
         dict.fromkeys(("bob", "eve", "joe", "sue"), 0),
     )
     assert "a score of the task that wrote it, by others than its key" in found.missing
     await project.use(skill, "bob", 0.0, scored_by=OWN)
-    assert (await lifecycle.judge(project.session, skill))[0].uses["bob"].failures == 1, "a bad one counts"
+    assert (await admission.judge(project.session, skill))[0].uses["bob"].failures == 1, "a bad one counts"
 
 
 async def test_its_scores_do_not_replace_those_of_checks(project: SkillProject) -> None:
@@ -171,7 +171,7 @@ async def test_its_scores_do_not_replace_those_of_checks(project: SkillProject) 
     skill = await project.write(score=1.0)
     await project.use(skill, "bob", check=0.0, scored_by=OWN)
     await project.use(skill, "eve", check=1.0, scored_by=OWN)
-    uses = (await lifecycle.judge(project.session, skill))[0].uses
+    uses = (await admission.judge(project.session, skill))[0].uses
     assert {who: (each.successes, each.failures) for who, each in uses.items()} == {"bob": (0, 1), "eve": (1, 0)}
 
 
@@ -193,7 +193,7 @@ async def test_with_several_keys_the_principals_of_its_own_count_as_one(project:
     project.key = OWN
     for who in ("eve", "joe", "sue"):
         await project.use(skill, who)
-    evidence, found = await lifecycle.judge(project.session, skill)
+    evidence, found = await admission.judge(project.session, skill)
     assert {who: each.successes for who, each in evidence.uses.items()} == {"ann": 3, "bob": 1}
     assert found.missing == ("1 more principals that used it successfully", "2 more successful uses")
     project.key = OTHER

@@ -6,12 +6,14 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.skill_value_view import SkillEffect, SkillValue
 from app.base.values import Json
-from app.db import offers, skill_records, skills, tables
-from app.db.skill_uses import SkillStats
-from app.db.skill_value import compared_tasks
+from app.db import tables
 from app.db.tables import TaskState
+from app.skills import offers
+from app.skills import store as skills
+from app.skills.offers import SkillStats
+from app.skills.routes import SkillEffect, SkillValue
+from app.skills.value import compared_tasks
 from tests.rows import new_skill, offer_of, project_row, task_row
 
 DAWN = datetime(2026, 5, 1, tzinfo=UTC)
@@ -50,7 +52,7 @@ async def served(session: AsyncSession) -> Served:
 
 
 async def test_uses_scores_and_costs_are_summed_up(session: AsyncSession, served: Served) -> None:
-    records = await skill_records.of_project(session, served.project.id)
+    records = await offers.of_project(session, served.project.id)
     assert records.stats(served.skill.id) == SkillStats(offers=4, uses=3, successes=2)
     assert records.last_used_at(served.skill.id) == DAWN + timedelta(days=4)
     with_it, without = records.with_it(served.skill.id), records.without_it(served.skill.id)
@@ -62,7 +64,7 @@ async def test_uses_scores_and_costs_are_summed_up(session: AsyncSession, served
 
 
 async def test_the_library_and_rest_say_the_same_of_a_skill(session: AsyncSession, served: Served) -> None:
-    records = await skill_records.of_project(session, served.project.id)
+    records = await offers.of_project(session, served.project.id)
     effect = SkillEffect.of(records.with_it(served.skill.id), records.without_it(served.skill.id))
     tasks = await compared_tasks(session, served.project.id, skill_id=served.skill.id)
     assert SkillValue.of(tasks).one_look == effect
@@ -74,6 +76,6 @@ async def test_the_library_and_rest_say_the_same_of_a_skill(session: AsyncSessio
 
 async def test_tasks_of_another_project_are_not_counted(session: AsyncSession, served: Served) -> None:
     other = await project_row(session)
-    records = await skill_records.of_project(session, other.id)
+    records = await offers.of_project(session, other.id)
     assert records.stats(served.skill.id) == SkillStats()
     assert not records.compared

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError
-from app.db import releases, skill_moves, skill_withdrawals, tables
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState
-from app.skills import lifecycle
+from app.skills import admission, moves
 from app.skills.admission import admit
 from tests.rows import new_skill, project_row
 from tests.skill_project import WIDE, SkillProject
@@ -33,9 +33,9 @@ async def test_a_restored_skill_has_the_state_that_it_had(
 ) -> None:
     skill = await project.write(taint=taint)
     for _ in range(approved):
-        await skill_moves.approve(project.session, skill.id, "key me")
-    await skill_moves.retire(project.session, skill.id, "key me")
-    await skill_moves.restore(project.session, skill.id, "key me")
+        await moves.approve(project.session, skill.id, "key me")
+    await moves.retire(project.session, skill.id, "key me")
+    await moves.restore(project.session, skill.id, "key me")
     assert (skill.state, skill.held) == (state, False)
     assert (await project.audited())[-1] == (1, "retired", state, "it was restored")
 
@@ -43,12 +43,12 @@ async def test_a_restored_skill_has_the_state_that_it_had(
 async def test_a_skill_that_was_held_is_still_held_when_it_is_restored(project: SkillProject) -> None:
     await project.write()
     wide = await project.write("two", manifest=WIDE)
-    await skill_moves.retire(project.session, wide.id, "key me")
+    await moves.retire(project.session, wide.id, "key me")
     assert (wide.state, wide.held) == (RETIRED, True)
-    await skill_moves.restore(project.session, wide.id, "key me")
+    await moves.restore(project.session, wide.id, "key me")
     assert (wide.state, wide.held) == (QUARANTINED, True)
     assert await project.offered("ann") is None
-    assert (await skill_moves.approve(project.session, wide.id, "key me")).state is PROBATION
+    assert (await moves.approve(project.session, wide.id, "key me")).state is PROBATION
     assert not wide.held
 
 
@@ -57,18 +57,18 @@ async def test_what_a_skill_attempted_before_or_after_it_was_retired_is_not_forg
 ) -> None:
     for retired_first in (True, False):
         skill = await project.write(str(retired_first), principal=str(retired_first))
-        await skill_moves.approve(project.session, skill.id, "key me")
+        await moves.approve(project.session, skill.id, "key me")
         if retired_first:
-            await skill_moves.retire(project.session, skill.id, "key me")
-        await skill_moves.quarantine(project.session, skill.id, "it attempted mail.purge", 1)
+            await moves.retire(project.session, skill.id, "key me")
+        await moves.quarantine(project.session, skill.id, "it attempted mail.purge", 1)
         if retired_first:
             assert skill.state is RETIRED
             assert (await project.audited())[-1] == (1, "retired", "retired", "it attempted mail.purge")
         else:
-            await skill_moves.retire(project.session, skill.id, "key me")
-        await skill_moves.restore(project.session, skill.id, "key me")
+            await moves.retire(project.session, skill.id, "key me")
+        await moves.restore(project.session, skill.id, "key me")
         assert (skill.state, skill.held, skill.violations) == (QUARANTINED, True, 1)
-        _, found = await lifecycle.judge(project.session, skill)
+        _, found = await admission.judge(project.session, skill)
         assert found.missing == ("a person's approval",)
 
 
@@ -79,7 +79,7 @@ async def test_a_version_that_was_superseded_while_it_was_held_replaces_nothing_
     second = await project.write("two", manifest=WIDE)
     await project.write("three", manifest=WIDE)
     assert await project.states() == [(3, QUARANTINED), (2, SUPERSEDED), (1, PROBATION)]
-    await skill_moves.restore(project.session, second.id, "key me")
+    await moves.restore(project.session, second.id, "key me")
     assert (second.state, second.held) == (QUARANTINED, True)
     assert await project.states() == [(3, QUARANTINED), (2, QUARANTINED), (1, PROBATION)]
     assert await project.offered("ann") == 1
@@ -89,10 +89,10 @@ async def test_restoring_a_version_by_hand_replaces_every_other_one(project: Ski
     first = await project.write()
     second = await project.write("two", principal="bob")
     for each in (first, second):
-        await skill_moves.approve(project.session, each.id, "key me")
+        await moves.approve(project.session, each.id, "key me")
     await project.write("three", principal="eve", taint=TAINT)
     assert await project.states() == [(3, QUARANTINED), (2, ACTIVE), (1, SUPERSEDED)]
-    await skill_moves.restore(project.session, first.id, "key me")
+    await moves.restore(project.session, first.id, "key me")
     assert await project.states() == [(3, SUPERSEDED), (2, SUPERSEDED), (1, ACTIVE)]
 
 
@@ -100,15 +100,15 @@ async def test_a_skill_that_was_not_taken_out_cannot_be_restored(project: SkillP
     skill = await project.write(taint=TAINT)
     for state in (QUARANTINED, PROBATION, ACTIVE):
         with pytest.raises(ConflictError, match=f"greet version 1 is {state}: only a skill that is superseded or"):
-            await skill_moves.restore(project.session, skill.id, "key me")
+            await moves.restore(project.session, skill.id, "key me")
         if state is not ACTIVE:
-            await skill_moves.approve(project.session, skill.id, "key me")
+            await moves.approve(project.session, skill.id, "key me")
 
 
 async def test_a_quarantined_skill_becomes_active_only_by_way_of_probation(project: SkillProject) -> None:
     skill = await project.write(taint=TAINT)
     with pytest.raises(ConflictError, match="greet version 1 is quarantined: it cannot be active"):
-        await skill_moves.move(project.session, skill, ACTIVE, skill.rev)
+        await moves.move(project.session, skill, ACTIVE, skill.rev)
     assert await project.states() == [(1, QUARANTINED)]
 
 
@@ -117,10 +117,10 @@ async def test_a_version_written_while_its_name_was_retired_starts_where_it_woul
     project: SkillProject, policy: str, taint: str, state: SkillState
 ) -> None:
     await project.policy(policy)
-    await skill_moves.retire(project.session, (await project.write()).id, "key me")
+    await moves.retire(project.session, (await project.write()).id, "key me")
     second = await project.write("two", taint=taint)
     assert second.state is RETIRED
-    assert (await skill_moves.restore(project.session, second.id, "key me")).state is state
+    assert (await moves.restore(project.session, second.id, "key me")).state is state
 
 
 async def test_what_a_withdrawn_version_had_replaced_returns_to_the_state_that_it_had(
@@ -130,9 +130,9 @@ async def test_what_a_withdrawn_version_had_replaced_returns_to_the_state_that_i
     await project.write("two", manifest=WIDE)
     canary = await releases.propose(project.session, project.id, "f00d")
     third = await project.write("three", release_id=canary.id)
-    await skill_moves.approve(project.session, third.id, "key me")
+    await moves.approve(project.session, third.id, "key me")
     assert await project.states() == [(3, ACTIVE), (2, SUPERSEDED), (1, SUPERSEDED)]
-    await skill_withdrawals.withdraw(project.session, canary.id, project.id, "it was rejected")
+    await moves.withdraw(project.session, canary.id, project.id, "it was rejected")
     assert await project.states() == [(3, RETIRED), (2, SUPERSEDED), (1, PROBATION)]
 
 
@@ -148,7 +148,7 @@ async def test_a_skill_stored_while_its_release_is_being_rejected_is_retired(com
 
     async with committed.begin() as session:
         (await releases.get(session, canary.id)).state = ReleaseState.REJECTED
-        await skill_withdrawals.withdraw(session, canary.id, project.id, "it was rejected")
+        await moves.withdraw(session, canary.id, project.id, "it was rejected")
         writing = asyncio.create_task(write())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(writing), 0.3)

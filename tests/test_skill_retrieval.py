@@ -6,7 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.skills.retrieval import (
+from app.skills.search import (
+    IndexedSkill,
+    SkillIndex,
     fused,
     needs_embeddings,
     query_embedding,
@@ -14,7 +16,6 @@ from app.skills.retrieval import (
     scenario,
     skill_embedding,
 )
-from app.skills.skill_index import IndexedSkill, SkillIndex
 from tests.skill_search import found
 from tests.written_functions import offer
 

@@ -7,8 +7,9 @@ import msgspec
 
 from app.apis.calls.skill_guard import PARAMETER, AllowedOperation, SkillManifest
 from app.base.values import Stop
-from app.db import skill_evidence, skill_moves, skills
 from app.db.tables import Skill, TaskState
+from app.skills import evidence, moves
+from app.skills import store as skills
 from tests.api_app import problem
 from tests.approving import WRITES, ApprovingProject
 from tests.rows import new_skill
@@ -87,14 +88,14 @@ async def test_one_that_raises_fails_and_is_no_evidence_against_the_skill(demo: 
     assert task["state"] == "failed"
     assert task["failure"].endswith("write_entry() got an unexpected keyword argument 'more'")
     async with demo.project.sessions() as session:
-        assert (await skill_evidence.latest_outcomes(session, skill, 5)).failures == 0
+        assert (await evidence.latest_outcomes(session, skill, 5)).failures == 0
 
 
 async def test_a_skill_that_is_withdrawn_before_it_runs_does_nothing(demo: ApprovingProject) -> None:
     skill = await add_skill(demo)
     task_id = await submit(demo, skill, {"text": "one"})
     async with demo.project.sessions.begin() as session:
-        await skill_moves.retire(session, skill.id, "somebody")
+        await moves.retire(session, skill.id, "somebody")
     async with demo.project.runner(ScriptedEngine(demo.project.tokenizer)):
         row = await demo.project.ended(task_id)
     assert (row.state, demo.written()) == (TaskState.FAILED, [])
@@ -112,7 +113,7 @@ async def test_only_skills_that_the_principal_is_offered_can_be_run(demo: Approv
     hidden = await client.post(path, headers=await demo.api.key("tasks", project_id=other.id))
     assert (hidden.status_code, problem(hidden)["error"]) == (404, "NotFoundError")
     async with demo.project.sessions.begin() as session:
-        await skill_moves.retire(session, skill.id, "somebody")
+        await moves.retire(session, skill.id, "somebody")
     gone = await client.post(path)
     assert (gone.status_code, "is retired: it is not offered" in gone.text) == (409, True)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import offers, skill_savings, tables
+from app.db import tables
+from app.skills import offers, value
 from tests.rows import offer_of, project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute
@@ -24,15 +25,15 @@ async def test_savings_are_the_difference_to_tasks_of_the_same_scenario_without_
         await _use(session, row, skill)
     alone = await project.task(scenario="farewells", turns=9)
     await _use(session, alone, skill)
-    [found] = await skill_savings.by_scenario(session, project.project.id, minute(0))
+    [found] = await value.by_scenario(session, project.project.id, minute(0))
     assert found.scenario == "greetings"
     assert (found.unused.tasks, found.unused.turns, found.unused.success) == (2, 3.0, 0.5)
     assert (found.used.tasks, found.used.generated_tokens, found.used.success) == (2, 100.0, 1.0)
     assert found.used.seconds == 60.0
-    assert skill_savings.total([found], "turns") == 2 * (3 - 1)
-    assert skill_savings.total([found], "generated_tokens") == 2 * (300 - 100)
+    assert value.total([found], "turns") == 2 * (3 - 1)
+    assert value.total([found], "generated_tokens") == 2 * (300 - 100)
     since = other.finished_at + timedelta(seconds=1) if other.finished_at else minute(9)
-    assert await skill_savings.by_scenario(session, project.project.id, since) == [], "the others are older"
+    assert await value.by_scenario(session, project.project.id, since) == [], "the others are older"
 
 
 async def test_an_offered_skill_that_was_not_used_saves_nothing(session: AsyncSession, tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ async def test_an_offered_skill_that_was_not_used_saves_nothing(session: AsyncSe
     skill = await project.skill(maker)
     idle = await project.task()
     await offers.record(session, idle.id, [offer_of(skill)])
-    assert await skill_savings.by_scenario(session, project.project.id, minute(0)) == []
+    assert await value.by_scenario(session, project.project.id, minute(0)) == []
 
 
 async def _use(session: AsyncSession, task: tables.Task, skill: tables.Skill) -> None:

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from app.db import offers, skills
 from app.db.tables import TaskState
+from app.skills import offers
+from app.skills import store as skills
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
 

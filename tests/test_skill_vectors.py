@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 
 from app.base.errors import EngineError
-from app.db import skills
 from app.db.database import Sessions
+from app.skills import store as skills
 from app.skills.library import Library
-from app.skills.retrieval import query_embedding, skill_embedding
+from app.skills.search import query_embedding, skill_embedding
 from tests.archiving_skills import QUERY, draft, named, project
 from tests.embedders import WordEmbedder
 

@@ -3,9 +3,10 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import feedback, releases, skill_evidence, skill_moves, skill_withdrawals, skills
+from app.db import feedback, releases
 from app.db.tables import ReleaseState, SkillState
-from app.skills import lifecycle
+from app.skills import admission, evidence, moves
+from app.skills import store as skills
 from tests.rows import project_row
 from tests.skill_project import NARROW, WIDE, SkillProject
 
@@ -23,11 +24,11 @@ async def test_a_wider_version_is_offered_to_nobody_until_a_person_approves_it(p
     assert (second.state, second.held) == (QUARANTINED, True)
     assert second.reason == "it may do more than the present version: it calls supervisor.show_passwords"
     assert await project.offered("ann") == 1
-    _, found = await lifecycle.judge(project.session, second)
+    _, found = await admission.judge(project.session, second)
     assert found.missing == ("a person's approval",)
-    await skill_moves.approve(project.session, second.id, "key me")
+    await moves.approve(project.session, second.id, "key me")
     assert [await project.offered(who) for who in ("ann", "bob")] == [2, 1]
-    await skill_moves.approve(project.session, second.id, "key me")
+    await moves.approve(project.session, second.id, "key me")
     assert [await project.offered(who) for who in ("ann", "bob")] == [2, 2]
     await project.session.refresh(first)
     assert (first.state, first.reason) == (SUPERSEDED, "version 2 replaced it")
@@ -36,7 +37,7 @@ async def test_a_wider_version_is_offered_to_nobody_until_a_person_approves_it(p
 async def test_of_the_versions_on_probation_the_newest_are_replayed_first(project: SkillProject) -> None:
     for who in ("bob", "eve", "ann", "dan"):
         await project.write(who, principal=who)
-    found = await skill_evidence.in_probation(project.session, project.id, ["greet"])
+    found = await evidence.in_probation(project.session, project.id, ["greet"])
     assert [each.version for each in found] == [4, 3, 2, 1]
 
 
@@ -57,7 +58,7 @@ async def test_a_version_that_is_not_wider_serves_its_principal_now_and_the_othe
     await project.write("two", principal="bob", manifest=NARROW, score=1.0)
     assert [await project.offered(who) for who in ("bob", "ann", "eve")] == [2, 1, 1]
     [second, _] = await skills.versions(project.session, project.id, "greet")
-    await skill_moves.approve(project.session, second.id, "key me")
+    await moves.approve(project.session, second.id, "key me")
     assert [await project.offered(who) for who in ("bob", "ann", "eve")] == [2, 2, 2]
     assert await project.states() == [(2, ACTIVE), (1, SUPERSEDED)]
 
@@ -81,12 +82,12 @@ async def test_a_violation_takes_a_skill_from_everybody_until_a_person_approves_
     for _ in range(3):
         await project.use(skill, "")
     assert skill.state is ACTIVE
-    await skill_moves.quarantine(project.session, skill.id, "it attempted mail.purge", 2)
+    await moves.quarantine(project.session, skill.id, "it attempted mail.purge", 2)
     assert (skill.state, skill.held, skill.violations) == (QUARANTINED, True, 2)
     assert await project.offered("") is None
     await project.use(skill, "")
     assert skill.state is QUARANTINED
-    await skill_moves.approve(project.session, skill.id, "key me")
+    await moves.approve(project.session, skill.id, "key me")
     await project.use(skill, "")
     assert (skill.state, skill.held) == (PROBATION, False), "evidence alone activates it no more"
 
@@ -94,10 +95,10 @@ async def test_a_violation_takes_a_skill_from_everybody_until_a_person_approves_
 async def test_a_retired_name_stays_retired_for_all_principals(project: SkillProject) -> None:
     await project.write(taint="an answer of mail.list", principal="bob")
     first = await project.write()
-    await skill_moves.retire(project.session, first.id, "key me")
+    await moves.retire(project.session, first.id, "key me")
     assert await project.states() == [(2, RETIRED), (1, RETIRED)]
     assert (await project.write("three", principal="eve")).state is RETIRED
-    await skill_moves.restore(project.session, first.id, "key me")
+    await moves.restore(project.session, first.id, "key me")
     assert (await project.write("four", principal="eve")).state is PROBATION
 
 
@@ -105,12 +106,12 @@ async def test_the_skills_of_a_rejected_release_are_withdrawn_and_what_they_repl
     project: SkillProject,
 ) -> None:
     old = await project.write()
-    await skill_moves.approve(project.session, old.id, "key me")
+    await moves.approve(project.session, old.id, "key me")
     canary = await releases.propose(project.session, project.id, "f00d")
     written = await project.write("two", release_id=canary.id)
-    await skill_moves.approve(project.session, written.id, "key me")
+    await moves.approve(project.session, written.id, "key me")
     assert await project.states() == [(2, ACTIVE), (1, SUPERSEDED)]
-    await skill_withdrawals.withdraw(project.session, canary.id, project.id, "it was rejected")
+    await moves.withdraw(project.session, canary.id, project.id, "it was rejected")
     assert await project.states() == [(2, RETIRED), (1, ACTIVE)]
     canary.state = ReleaseState.REJECTED
     await project.session.flush()
@@ -131,6 +132,6 @@ async def test_a_version_that_waits_stays_out_once_its_release_is_rejected(proje
         await project.session.flush()
         assert second.task_id is not None
         await feedback.add(project.session, second.task_id, 1.0)
-        await lifecycle.scored(project.session, second.task_id, 1.0)
+        await admission.scored(project.session, second.task_id, 1.0)
         await project.session.refresh(second)
         assert second.state is expected

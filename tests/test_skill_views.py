@@ -6,8 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.skills.retrieval import Retrieval, fused, query_embedding, query_ngram, scenario, skill_embedding
-from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.search import (
+    IndexedSkill,
+    Retrieval,
+    SkillIndex,
+    fused,
+    query_embedding,
+    query_ngram,
+    scenario,
+    skill_embedding,
+)
 from app.skills.visibility import Reach
 from tests.skill_search import found
 from tests.support.every_row import every_row

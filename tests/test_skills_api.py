@@ -6,8 +6,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.base.values import Policy, Stop, Task, Trajectory, Turn, Use
-from app.db import offers, skills, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
+from app.skills import offers
+from app.skills import store as skills
 from app.skills.admission import admit
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import offer_of

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import SkillState
 from app.projects.settings import SkillPolicy
-from app.skills.standing import Standing, standing
+from app.skills.admission import Standing, standing
+from app.skills.evidence import Outcomes, SkillEvidence
 from tests.support.every_row import every_row
 
 ENOUGH = SkillEvidence(

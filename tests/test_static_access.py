@@ -3,9 +3,8 @@
 import pytest
 
 from app.base.values import Use
+from app.skills.checks import refusals, static_access
 from app.skills.extract import extract
-from app.skills.static_access import static_access
-from app.skills.validate_drafts import refusals
 from tests.support.every_row import every_row
 from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 

@@ -12,8 +12,8 @@ from app.apis.catalog import Catalog
 from app.base.untrusted import compiled, is_analysable, parse, syntax_tree
 from app.base.values import Stop, Use
 from app.db.tables import TaskState
+from app.skills.checks import validate_drafts
 from app.skills.extract import extract
-from app.skills.validate_drafts import validate_drafts
 from tests.ledger_project import LedgerProject
 from tests.processor_time import within
 from tests.scripted_engine import ScriptedEngine, block

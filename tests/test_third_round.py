@@ -35,8 +35,8 @@ from app.db.tables import AuditAction, SkillState
 from app.machine.backup import unpack_rows
 from app.machine.gguf import convert
 from app.projects import audit, keys
-from app.skills import lifecycle
-from app.skills.skill_names import name_objection
+from app.skills import admission
+from app.skills.checks import name_objection
 from tests.listening_app import listening_app
 from tests.notebook_server import Notebook
 from tests.raw_server import http_answer
@@ -415,7 +415,7 @@ async def test_no_order_of_scores_lets_a_key_prove_its_own_skill(project: SkillP
     project.key = OWN
     skill = await project.write()
     await order(project, skill)
-    await lifecycle.scored(project.session, _maker(skill), 1.0)
+    await admission.scored(project.session, _maker(skill), 1.0)
     await project.session.refresh(skill)
     assert skill.state is SkillState.PROBATION
 

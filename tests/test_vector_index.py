@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.skills.vector_index import VectorIndex
+from app.skills.similarity import VectorIndex
 
 DIMENSION = 16
 

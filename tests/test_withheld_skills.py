@@ -6,12 +6,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import update
 
-from app.api.skill_value_view import SkillValue
 from app.base.settings import Settings
-from app.db import offers, skills, tables, tasks
+from app.db import tables, tasks
 from app.db.database import Sessions
-from app.db.skill_value import ComparedTask, compared_tasks
-from app.skills.skill_selection import is_withheld
+from app.skills import offers
+from app.skills import store as skills
+from app.skills.routes import SkillValue
+from app.skills.selection import is_withheld
+from app.skills.value import ComparedTask, compared_tasks
 from tests.ledger_project import LedgerProject
 from tests.rows import offer_of, project_row
 from tests.scripted_engine import Answer, ScriptedEngine, block

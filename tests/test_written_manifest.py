@@ -6,7 +6,7 @@ from app.apis.calls.skill_guard import SkillManifest
 from app.apis.catalog import App, Catalog, Operation
 from app.base.values import Call, Json, Trajectory, Turn, Use
 from app.skills.extract import extract
-from app.skills.written_manifest import manifest_of
+from app.skills.provenance import manifest_of
 from tests.written_functions import ran, rollout
 
 CODE = """

@@ -10,9 +10,8 @@ from app.apis.catalog import App, Catalog, Operation, Parameter
 from app.apis.documents.protocols import OutgoingRequest
 from app.base.values import Json, Trajectory
 from app.skills.extract import Draft
-from app.skills.fusion import Ranked
-from app.skills.retrieval import Query
-from app.skills.skill_index import SkillIndex
+from app.skills.search import Query, SkillIndex
+from app.skills.similarity import Ranked
 
 GROUPS = {
     "sage.retrieval": {"longest": "longest_instruction"},

@@ -34,16 +34,16 @@ from app.db import exams, judgements, releases, results, training_data
 from app.db.database import Sessions, reading
 from app.db.exams import HeldOut
 from app.db.scored_log import UnlabelledTask
-from app.db.skill_evidence import ENOUGH_WITHHELD, Outcomes
-from app.db.skill_value import compared_tasks, withheld_among
 from app.db.tables import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.projects import store as projects
 from app.projects.settings import OWN_WORK, is_held_out, kind_that_begins
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
-from app.skills.ngrams import NgramIndex
-from app.skills.skill_checks import is_wrapper
-from app.skills.standing import is_worse
+from app.skills.admission import is_worse
+from app.skills.checks import is_wrapper
+from app.skills.evidence import ENOUGH_WITHHELD, Outcomes
+from app.skills.similarity import NgramIndex
+from app.skills.value import compared_tasks, withheld_among
 from trainer.atomic_write import write_atomically
 from trainer.hosted import HostedJudge
 from trainer.rewards import (

@@ -31,7 +31,7 @@ from app.base.errors import InvalidError
 from app.base.untrusted import syntax_tree
 from app.base.values import SOLVED, Stop, Task, Trajectory, hosted_id
 from app.engine.tokenizer import ChatTokenizer
-from app.skills.ngrams import NgramIndex
+from app.skills.similarity import NgramIndex
 from trainer.sage.advantages import MIN_SIGNAL, ScoredRollout
 from trainer.sage.reward import ChainStep, Reward, RewardRule, with_use_values
 

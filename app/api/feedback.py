@@ -16,7 +16,7 @@ from app.project.wanted_feedback import KindScores, Unscored, choose
 from app.projects import audit, keys
 from app.projects.authorization import find_project
 from app.projects.settings import kind_of
-from app.skills import lifecycle
+from app.skills import admission
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Limit, ProjectName, columns, console_path
 from app.web.problem import problems
@@ -160,7 +160,7 @@ async def give_feedback(
     detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": is_person}
     action = tables.AuditAction.FEEDBACK_GIVEN
     await audit.add(session, task.project_id, None, access.actor, action, detail)
-    await lifecycle.scored(session, task.id, row.score)
+    await admission.scored(session, task.id, row.score)
     return row
 
 

@@ -12,8 +12,8 @@ Groups, and where their parts are specified:
     sage.commands       a click command
     sage.environments   trainer.environment
     sage.rewards        trainer.sage.reward
-    sage.retrieval      app.skills.retrieval
-    sage.skill_checks   app.skills.validate_drafts; all registered checks are used
+    sage.retrieval      app.skills.search
+    sage.skill_checks   app.skills.checks; all registered checks are used
     sage.api_protocols  app.apis.documents.protocols; the one that recognizes a document is used
     sage.experts        trainer.rollouts.episode
     sage.judges         app.base.judge

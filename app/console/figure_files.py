@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from litestar import Response
 
-from app.api.skill_value_view import ScenarioValue, SkillValue
 from app.console.release_figures import FigureRow, Measured
 from app.release.confidence_sequence import Interval
+from app.skills.routes import ScenarioValue, SkillValue
 from app.web.formats import csv_file
 
 _ENDS = ("", "_low", "_high")

@@ -15,12 +15,13 @@ from app.console.figure_files import figures_file
 from app.console.release_evidence import read_evidence
 from app.console.release_figures import ReleaseVerdict, live_rows, verdict
 from app.console.releases import before_active, read_periods
-from app.console.skill_page import source_diff
-from app.db import evaluations, releases, results, skills, tables
+from app.db import evaluations, releases, results, tables
 from app.db.manifests import SkillName
 from app.db.tables import ReleaseState
 from app.release.confidence_sequence import Interval
 from app.release.diff import SkillChanges, diff
+from app.skills import store as skills
+from app.skills.pages import source_diff
 from app.web.access import Db
 from app.web.pages import Visitor, page
 

@@ -14,11 +14,12 @@ from sqlalchemy.orm import InstrumentedAttribute
 from app.apis.credentials import store as credentials
 from app.base.errors import NotFoundError
 from app.base.values import Json
-from app.db import skill_sets, tables
+from app.db import tables
 from app.db.database import Handle, execute
 from app.db.queries import in_array
 from app.db.tables import SkillState
 from app.run_settings import RunKind
+from app.skills import sets
 
 _project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api
 
@@ -80,7 +81,7 @@ class SkillName(msgspec.Struct, frozen=True):
 
 async def store_skills(session: AsyncSession, project_id: UUID) -> str:
     """Store the set of skills that tasks may be offered. Returns its hash."""
-    offered = await skill_sets.offered_skills(session, project_id)
+    offered = await sets.offered_skills(session, project_id)
     skills = sorted(
         f"{key} {state}" if state is not SkillState.ACTIVE else str(key) for key, state in offered.items()
     )

@@ -9,11 +9,12 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.base.errors import ConflictError, NotFoundError
 from app.base.values import BASE, HOSTED, Json, hosted_id
-from app.db import skill_moves, tables
+from app.db import tables
 from app.db.notify import RELEASES, notify
 from app.db.queries import in_array
 from app.db.tables import RELEASE_MOVES, ReleaseState
 from app.projects import store as projects
+from app.skills import moves
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
@@ -276,9 +277,9 @@ async def move(session: AsyncSession, release: tables.Release, state: ReleaseSta
     on_trial = ReleaseState.CANARY in (before, state)
     await session.flush()
     if on_trial:
-        await skill_moves.announce(session, release.id, release.project_id)
+        await moves.announce(session, release.id, release.project_id)
     if before is ReleaseState.CANARY and state is not ReleaseState.REJECTED and await _is_open(session, release):
-        await skill_moves.end_trial(session, release.id, release.project_id)
+        await moves.end_trial(session, release.id, release.project_id)
     return await _notified(session, release)
 
 

@@ -24,10 +24,9 @@ from app.engine.tokenizer import ChatTokenizer
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.model_checks import load_served
 from app.run_settings import RunSettings
+from app.skills.index_files import IndexFiles, IndexUpkeep
 from app.skills.library import Library
-from app.skills.mapped.index_files import IndexFiles
-from app.skills.mapped.index_upkeep import IndexUpkeep
-from app.skills.retrieval import Retrieval, load_retrieval
+from app.skills.search import Retrieval, load_retrieval
 
 
 class Parts(NamedTuple):

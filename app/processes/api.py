@@ -32,9 +32,6 @@ from app.api.runners import RunnerController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
 from app.api.shadows import ShadowController
-from app.api.skill_folders import SkillFolderController
-from app.api.skill_runs import SkillRunController
-from app.api.skills import SkillController
 from app.api.task_events import TaskEventsController
 from app.api.task_export import ExportController
 from app.api.tasks import TaskController
@@ -62,9 +59,6 @@ from app.console.releases import ReleasePages
 from app.console.run_page import RunDetailPage
 from app.console.runs import RunPages
 from app.console.schedule import SchedulePages
-from app.console.skill_changes import SkillChangePages
-from app.console.skill_page import SkillDetailPage
-from app.console.skills import SkillPages
 from app.console.task import TaskDetailPage
 from app.console.task_changes import TaskChanges
 from app.console.task_replay import ReplayPages
@@ -104,6 +98,8 @@ from app.release.mcp_refresh import McpRefresh
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.verifier_sender import VerifierSender
+from app.skills.pages import SkillChangePages, SkillDetailPage, SkillPages
+from app.skills.routes import SkillController, SkillFolderController, SkillRunController
 from app.tasks.retention import RetentionLoop
 from app.web.access import KeyGate, provide_access
 from app.web.manual import manual_routes

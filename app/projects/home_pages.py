@@ -17,11 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.feedback import WantedFeedback, wanted_feedback
 from app.apis import trials
 from app.apis.approvals import store as approvals
-from app.db import quotas, releases, skill_savings, skills, tables, tasks
-from app.db.skill_savings import ScenarioSavings
+from app.db import quotas, releases, tables, tasks
 from app.db.tables import ApprovalState, ReleaseState, SkillState
 from app.projects import statistics, usage
 from app.projects.statistics import FailingKind, OutcomeCounts, TaskStatistics, TimeBucket
+from app.skills import store as skills
+from app.skills import value as skill_savings
+from app.skills.value import ScenarioSavings
 from app.web.access import ANY_KEY, Db
 from app.web.charts import (
     Column,

@@ -24,7 +24,7 @@ from app.base.errors import ForbiddenError, InvalidError, NotFoundError
 from app.base.values import Json
 from app.datasets.dataset_store import DatasetStore
 from app.db import datasets as dataset_table
-from app.db import queries, quotas, releases, skills, tables
+from app.db import queries, quotas, releases, tables
 from app.db.tables import AuditAction, DeliveryState
 from app.projects import audit, keys, secrets, statistics, usage, webhooks
 from app.projects import store as projects
@@ -33,6 +33,7 @@ from app.projects.keys import Scope
 from app.projects.settings import Limits, ProjectSettings, changed
 from app.projects.statistics import Grouping, TaskStatistics, TimeBucket
 from app.release.first_release import FirstRelease
+from app.skills import store as skills
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, ConsoleLinks, Cursor, Limit, Name, ProjectName, Text, columns, in_utc
 from app.web.problem import problems

@@ -31,13 +31,14 @@ from app.apis.presentation import AppView, OperationTraits
 from app.apis.servers import check_reachable
 from app.base.errors import ApiDocumentError
 from app.base.loop import Loop
-from app.db import manifests, skill_moves, skill_repairs, tables
+from app.db import manifests, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction, SkillState
 from app.projects import audit
 from app.projects.settings import Risk
 from app.release import manifest, tool_documents
 from app.release.operation_changes import compare
+from app.skills import moves, repairs
 from app.skills.admission import stored_manifest
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,7 @@ async def refresh_api(
     reader: DocumentReader,
     client: httpx.AsyncClient,
     api_id: UUID,
-    actor: str = skill_moves.SERVER,
+    actor: str = moves.SERVER,
 ) -> tables.ApiChange | None:
     """The change, or None if there is none. A document that cannot be fetched or read is recorded as such."""
     async with sessions() as session:
@@ -104,7 +105,7 @@ async def apply_change(
     old: AppView,
     new: AppView,
     document: bytes,
-    actor: str = skill_moves.SERVER,
+    actor: str = moves.SERVER,
 ) -> tables.ApiChange | None:
     """Record and apply what was fetched. None if nothing has changed, or what has is recorded already."""
     await api_changes.checked(session, row.id)
@@ -170,19 +171,17 @@ async def _quarantine(
     `SkillRepairs` has decided about them. `change` gets their ids.
     """
     touched = [f"{row.name}.{name}" for name in (*change.removed, *change.changed) if _is_other(old, new, name)]
-    rev = await skill_moves.next_rev(session, row.project_id)
-    waiting = await skill_repairs.under_way(session, row.project_id)
-    for skill in [*await skill_moves.callers(session, row.project_id, touched), *waiting]:
+    rev = await moves.next_rev(session, row.project_id)
+    waiting = await repairs.under_way(session, row.project_id)
+    for skill in [*await moves.callers(session, row.project_id, touched), *waiting]:
         operations = stored_manifest(skill).operations
         if not (changed := [api for api in touched if api in operations]):
             continue
         gone = [api for api in changed if not _fits(operations[api], new.traits, api)]
         reason = f"no longer what they were: {', '.join(gone)}" if gone else f"changed: {', '.join(changed)}"
         was, skill.held = skill.state, True
-        await skill_moves.move(
-            session, skill, SkillState.QUARANTINED, rev, actor=skill_moves.CHANGES, reason=reason
-        )
-        await skill_repairs.open_(session, skill, change.id, was, fits=not gone)
+        await moves.move(session, skill, SkillState.QUARANTINED, rev, actor=moves.CHANGES, reason=reason)
+        await repairs.open_(session, skill, change.id, was, fits=not gone)
         change.skills = [*change.skills, str(skill.id)]
 
 

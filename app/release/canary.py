@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Json
-from app.db import canaries, releases, skill_withdrawals, tables
+from app.db import canaries, releases, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit
@@ -24,6 +24,7 @@ from app.release.canary_decision import (
 )
 from app.release.canary_trial import CanaryStatus, begun_by_gate, evaluate
 from app.release.promote import Promoter, overriding
+from app.skills import moves
 
 ACTOR = "canary"  # in the audit log, of automatic decisions
 
@@ -80,7 +81,7 @@ async def end(
         await _audit(session, row, actor, status)
         if rejected:
             reason = f"its release {row.number} was rejected as a canary"
-            await skill_withdrawals.withdraw(session, row.id, row.project_id, reason)
+            await moves.withdraw(session, row.id, row.project_id, reason)
         return row
 
 

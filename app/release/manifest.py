@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_of
 from app.base.values import Json
-from app.db import manifests, releases, skill_sets, tables, watches
+from app.db import manifests, releases, tables, watches
 from app.db.database import Handle
 from app.db.manifests import Tool
 from app.db.tables import AuditAction, ReleaseState
@@ -23,6 +23,7 @@ from app.projects import audit
 from app.projects import store as projects
 from app.release import restored_skills
 from app.release.tool_documents import ApiDocument, api_documents, document_of, tools_of
+from app.skills import sets
 
 SkillsMode = Literal["restore", "keep"]
 SERVER = "server"  # the actor of automatic changes
@@ -91,7 +92,7 @@ async def begin_serving(
 async def skills_of(session: AsyncSession, release: tables.Release) -> list[UUID]:
     """Ids, sorted, of the skills offered when it last stopped serving, or now if it serves or never did."""
     if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
-        return sorted(await skill_sets.offered_skills(session, release.project_id))
+        return sorted(await sets.offered_skills(session, release.project_id))
     return sorted(await manifests.skill_states(session, release.skills))
 
 

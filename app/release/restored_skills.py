@@ -4,9 +4,10 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Json
-from app.db import manifests, skill_sets, skill_withdrawals, tables
+from app.db import manifests, tables
 from app.db.manifests import SkillName
 from app.db.tables import SkillState
+from app.skills import moves, sets
 
 _SERVER = "server"  # the actor of automatic changes
 
@@ -16,10 +17,10 @@ async def restore(
 ) -> dict[str, Json]:
     """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
     states = await manifests.skill_states(session, skill_set)
-    moved = msgspec.structs.asdict(await skill_sets.restore(session, release.project_id, states))
+    moved = msgspec.structs.asdict(await sets.restore(session, release.project_id, states))
     if previous.number > release.number:
         reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
-        of_canary = await skill_withdrawals.withdraw(
+        of_canary = await moves.withdraw(
             session, previous.id, release.project_id, reason, actor=_SERVER, state=out
         )
         moved["withdrawn"] = [*moved["withdrawn"], *of_canary]
@@ -36,10 +37,10 @@ async def planned(
     if release.skills is None:
         return {}
     states = await manifests.skill_states(session, release.skills)
-    moved = msgspec.structs.asdict(await skill_sets.planned(session, release.project_id, states, release.id))
+    moved = msgspec.structs.asdict(await sets.planned(session, release.project_id, states, release.id))
     if previous.number > release.number:
         gone = {row.id for rows in (moved["superseded"], moved["withdrawn"]) for row in rows}
-        written = await skill_withdrawals.written_by(session, previous.id)
+        written = await moves.written_by(session, previous.id)
         moved["withdrawn"] = [*moved["withdrawn"], *(row for row in written if row.id not in gone)]
     return _named(moved)
 

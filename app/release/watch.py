@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError
 from app.base.values import Json
-from app.db import queries, releases, skill_moves, skill_withdrawals, tables, watches
+from app.db import queries, releases, tables, watches
 from app.db.database import Sessions
 from app.db.tables import AuditAction
 from app.projects import audit, webhooks
@@ -21,8 +21,9 @@ from app.projects import store as projects
 from app.release import manifest
 from app.release.promote import Promoter
 from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
+from app.skills import moves
 
-ACTOR = skill_moves.WATCH  # in the audit log
+ACTOR = moves.WATCH  # in the audit log
 
 
 class WatchBaseline(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ async def _roll_back(promoter: Promoter, watched: tables.Release, status: WatchS
         for each in served:
             await watches.reject(session, each, _evidence(each, status, "rolled back"))
             reason = f"its release {each.number} was rolled back"
-            await skill_withdrawals.withdraw(session, each.id, each.project_id, reason, actor=ACTOR)
+            await moves.withdraw(session, each.id, each.project_id, reason, actor=ACTOR)
         await _audit(session, row, status, "rolled back")
         serves = await manifest.keep_tools(session, former, row, ACTOR) if len(served) > 1 else former
         told: dict[str, Json] = {"release": row.number, "serves": serves.number, "reason": status.decision.reason}

@@ -5,10 +5,11 @@ import structlog
 
 from app.agent.prompt_profiles import HOSTED
 from app.base.values import Call, Policy, Stop, Trajectory, Turn, hosted_id
-from app.db import calls, offers, releases, tables, turns
+from app.db import calls, releases, tables, turns
 from app.db.database import Sessions
 from app.projects import store as projects
 from app.runner.task_context import task_of
+from app.skills import offers
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ from app.base.secrets import SecretValues
 from app.base.settings import Settings
 from app.base.telemetry import Phase, phase, phase_seconds, timed
 from app.base.values import Policy, Stop, Trajectory, hosted_id
-from app.db import offers, proven_calls, results, suspects, tables, task_queue
+from app.db import results, suspects, tables, task_queue
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.tables import Exploration, TaskState
 from app.engine.protocol import OpenTelling, Tokens
@@ -49,11 +49,10 @@ from app.runner.sent_marks import SentMarks
 from app.runner.skill_run import begin_call, run_outcome
 from app.runner.task_context import TaskContext, task_of
 from app.runner.task_journal import TaskJournal
-from app.skills import lifecycle
+from app.skills import admission, evidence, offers
+from app.skills.keeping import SkillKeeping, SkillReplays
 from app.skills.library import Library
-from app.skills.skill_keeping import SkillKeeping
-from app.skills.skill_replays import SkillReplays
-from app.skills.skill_selection import SkillSelection
+from app.skills.selection import SkillSelection
 
 log = structlog.get_logger(__name__)
 
@@ -314,7 +313,7 @@ class TaskExecutor:
 
     async def _is_proven(self, project_id: UUID, api: str) -> bool:
         async with reading(self.sessions) as session:
-            return await proven_calls.has_called(session, project_id, api)
+            return await evidence.has_called(session, project_id, api)
 
     @timed(Phase.CHECK)
     async def score(
@@ -354,7 +353,7 @@ class TaskExecutor:
             await results.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
             if outcome.score is not None and not outcome.judged_by:
-                await lifecycle.scored(session, row.id, outcome.score)
+                await admission.scored(session, row.id, outcome.score)
             await tell_end(session, row.id, outcome, secrets)
         if self.marks is not None:
             self.marks.forget(row.id)

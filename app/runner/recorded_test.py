@@ -21,7 +21,7 @@ from app.db import tables
 from app.runner.execute import TaskExecutor
 from app.sandbox.protocol import Function
 from app.skills.admission import stored_manifest
-from app.skills.skill_replays import call_of, repeatable
+from app.skills.keeping import call_of, repeatable
 
 _TASKS = 3  # the latest ones that used it
 _CALLS = 3  # of each

@@ -15,7 +15,7 @@ from app.base import telemetry
 from app.base.errors import AppError, LimitError
 from app.base.loop import Loop
 from app.base.values import GOOD
-from app.db import skill_moves, skill_repairs, skills, tables, tasks
+from app.db import tables, tasks
 from app.db.database import TRANSIENT, Sessions
 from app.db.lease import new_claim
 from app.db.tables import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutcome, SkillState, TaskState
@@ -24,6 +24,8 @@ from app.projects import store as projects
 from app.projects.settings import Limits
 from app.runner.execute import TaskExecutor
 from app.runner.recorded_test import RecordedTest, run_recorded
+from app.skills import moves, repairs
+from app.skills import store as skills
 from app.skills.admission import stored_manifest
 
 log = structlog.get_logger(__name__)
@@ -65,7 +67,7 @@ class SkillRepairs:
         if not self._may():
             return None
         async with self._sessions.begin() as session:
-            row = await skill_repairs.claim(session, new_claim(self._owner), _LEASE)
+            row = await repairs.claim(session, new_claim(self._owner), _LEASE)
             skill = None if row is None else await skills.get(session, row.skill_id)
         if row is None or skill is None:
             return None
@@ -85,19 +87,19 @@ class SkillRepairs:
         log.warning("a skill waits to be repaired", skill=str(row.skill_id), cause=cause)
         async with self._sessions.begin() as session:
             if row.attempt < _ATTEMPTS:
-                await skill_repairs.go_on_later(session, row, seconds)
+                await repairs.go_on_later(session, row, seconds)
             else:
-                await skill_repairs.finish(session, row, RepairOutcome.LEFT, [*row.tried, cause])
+                await repairs.finish(session, row, RepairOutcome.LEFT, [*row.tried, cause])
 
     async def _decide(self, session: AsyncSession, row: tables.SkillRepair, tested: RecordedTest | None) -> None:
         """Under the lock of the project's skills, so that what is decided on does not change meanwhile."""
-        skill, rev = await skill_moves.locked(session, row.skill_id)
-        if not await skill_repairs.is_held(session, row):
+        skill, rev = await moves.locked(session, row.skill_id)
+        if not await repairs.is_held(session, row):
             return
         tried = list(row.tried)
         if tested is not None:
             tried.append(_said(tested))
-        if skill.state is not SkillState.QUARANTINED or skill.moved_by != skill_moves.CHANGES:
+        if skill.state is not SkillState.QUARANTINED or skill.moved_by != moves.CHANGES:
             await _end(session, row, RepairOutcome.LEFT, [*tried, f"it was moved meanwhile: it is {skill.state}"])
         elif (by := await _successor(session, row, skill)) is not None:
             tried.append(f"{by.name} version {by.version} does its work")
@@ -116,7 +118,7 @@ class SkillRepairs:
         """Go on with the task that is under way, or submit the next one, or end it."""
         task = await tasks.get(session, row.task_id) if row.task_id else None
         if task is not None and task.state not in TASK_END_STATES:
-            await skill_repairs.go_on_later(session, row, self._pause, tested=True, tried=tried, attempt=0)
+            await repairs.go_on_later(session, row, self._pause, tested=True, tried=tried, attempt=0)
             return
         if task is not None:
             tried.append(f"task {task.id} wrote no skill for it: it {_end_of(task)}")
@@ -128,15 +130,13 @@ class SkillRepairs:
         elif not limit:
             await _end(session, row, RepairOutcome.LEFT, [*tried, "skill_repairs_per_day of the project is 0"])
             return
-        elif await skill_repairs.tasks_today(session, skill.project_id) >= limit:
-            await skill_repairs.go_on_later(
-                session, row, _LATER, tested=True, tried=tried, task_id=None, attempt=0
-            )
+        elif await repairs.tasks_today(session, skill.project_id) >= limit:
+            await repairs.go_on_later(session, row, _LATER, tested=True, tried=tried, task_id=None, attempt=0)
             return
         else:
             new = await self._submit(session, skill)
             progress = {"tested": True, "tried": tried, "tries": row.tries + 1, "task_id": new.id, "attempt": 0}
-            await skill_repairs.go_on_later(session, row, self._pause, **progress)
+            await repairs.go_on_later(session, row, self._pause, **progress)
             return
         skill.held = False
         await _move(session, skill, SkillState.RETIRED, rev, reason)
@@ -160,7 +160,7 @@ class SkillRepairs:
         [task] = await tasks.submit_all(session, [(skill.project_id, new)], limits)
         about = {"skill": str(skill.id), "name": skill.name, "version": skill.version, "task": str(task.id)}
         action = AuditAction.SKILL_REPAIR
-        await audit.add(session, skill.project_id, None, skill_moves.CHANGES, action, about)
+        await audit.add(session, skill.project_id, None, moves.CHANGES, action, about)
         return task
 
 
@@ -186,7 +186,7 @@ def _only_reads(skill: tables.Skill) -> bool:
 
 async def _successor(session: AsyncSession, row: tables.SkillRepair, skill: tables.Skill) -> tables.Skill | None:
     """A newer version that is offered, or what the task that was to repair it wrote."""
-    live = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    live = await moves.live_versions(session, skill.project_id, skill.name)
     newer = [each for each in live if each.version > skill.version and not each.held]
     if newer:
         return newer[0]
@@ -199,16 +199,16 @@ async def _successor(session: AsyncSession, row: tables.SkillRepair, skill: tabl
 
 async def _restore(session: AsyncSession, skill: tables.Skill, state: SkillState, rev: int, reason: str) -> None:
     if state is SkillState.ACTIVE:
-        await skill_moves.activate(session, skill, rev, actor=skill_moves.CHANGES, reason=reason)
+        await moves.activate(session, skill, rev, actor=moves.CHANGES, reason=reason)
     else:
         await _move(session, skill, state, rev, reason)
 
 
 async def _move(session: AsyncSession, skill: tables.Skill, state: SkillState, rev: int, reason: str) -> None:
-    await skill_moves.move(session, skill, state, rev, actor=skill_moves.CHANGES, reason=reason)
+    await moves.move(session, skill, state, rev, actor=moves.CHANGES, reason=reason)
 
 
 async def _end(session: AsyncSession, row: tables.SkillRepair, outcome: RepairOutcome, tried: list[str]) -> None:
-    await skill_repairs.finish(session, row, outcome, tried)
+    await repairs.finish(session, row, outcome, tried)
     telemetry.SKILL_REPAIRS.labels(outcome).inc()
     log.info("a skill that an API change touched", skill=str(row.skill_id), outcome=outcome, tried=tried)

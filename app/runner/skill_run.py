@@ -16,8 +16,8 @@ from app.db import tables
 from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
 from app.runner.task_journal import TaskJournal
-from app.skills.skill_replays import call_of
-from app.skills.skill_selection import skill_run_of
+from app.skills.keeping import call_of
+from app.skills.selection import skill_run_of
 
 
 async def begin_call(

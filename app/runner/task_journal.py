@@ -26,7 +26,7 @@ from app.base.errors import ConflictError, first_line
 from app.base.secrets import SecretValues
 from app.base.telemetry import Phase, timed
 from app.base.values import Call, Json, Offer, Policy, Turn, hosted_id
-from app.db import calls, lease, offers, results, skill_moves, tables, task_queue, task_secrets, turns
+from app.db import calls, lease, results, tables, task_queue, task_secrets, turns
 from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_unavailable
 from app.db.tables import Exploration
 from app.engine.model_scope import ModelScope
@@ -35,6 +35,7 @@ from app.projects.settings import ApprovalDecision, ApprovalRequest
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
 from app.runner.sent_marks import SentMarks
+from app.skills import moves, offers
 
 log = structlog.get_logger(__name__)
 
@@ -223,7 +224,7 @@ class TaskJournal(RolloutHooks):
             if refusals := by_skill.get(offer.name):
                 async with self._sessions.begin() as session:
                     reason = f"it attempted a call beyond its manifest: {refusals[0].reason}"
-                    await skill_moves.quarantine(session, offer.skill_id, reason, len(refusals))
+                    await moves.quarantine(session, offer.skill_id, reason, len(refusals))
                     data = [{"api": each.api, "reason": each.reason} for each in refusals]
                     refused_events = [
                         results.NewEvent("skill", offers.skill_event("refused", offer) | each) for each in data

@@ -21,7 +21,7 @@ from app.projects.webhooks import (
     post,
     status_problem,
 )
-from app.skills import lifecycle
+from app.skills import admission
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class VerifierSender:
         async with self._sessions.begin() as session:
             counts = await verifications.record(session, row, result, retry_in)
             if counts and isinstance(result, VerifierAnswer) and result.score is not None:
-                await lifecycle.scored(session, row.task_id, result.score)
+                await admission.scored(session, row.task_id, result.score)
         if isinstance(result, FailedAttempt):
             about = {"task": str(row.task_id), "attempt": row.attempt, "cause": result.problem}
             log.warning("a task was not verified", **about)

@@ -1,6 +1,11 @@
-"""Decides the state that a new skill starts in, by the policy of its project and by what serves already."""
+"""The states of a skill: the one that a new skill starts in, by the policy of its project and by what serves
+already, and the rule by which evidence moves it to the next or takes it back.
 
-from collections.abc import Sequence
+`tables.SKILL_MOVES` has the moves that there are, `moves` carries them out.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import comb
 from uuid import UUID
 
 import msgspec
@@ -8,11 +13,100 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import SkillManifest, widenings
 from app.apis.catalog import Catalog, with_builtins
-from app.db import skill_evidence, skill_moves, skills, tables
-from app.db.skills import NewSkill, StartingState
-from app.db.tables import LIVE_SKILLS, ReleaseState, SkillState
+from app.base.values import GOOD
+from app.db import tables
+from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.projects import store as projects
 from app.projects.settings import SkillPolicy
+from app.skills import evidence, moves
+from app.skills import evidence as skill_evidence
+from app.skills import moves as skill_moves
+from app.skills import store as skills
+from app.skills.evidence import Outcomes, SkillEvidence
+from app.skills.store import NewSkill, StartingState
+
+USES = 3
+PRINCIPALS = 2
+_CHANCE = 0.2
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The state that a skill has earned, and what it lacks for it."""
+
+    state: SkillState
+    missing: tuple[str, ...] = ()
+
+    @property
+    def earned(self) -> bool:
+        return not self.missing
+
+
+def standing(state: SkillState, principal: str, evidence: SkillEvidence, policy: SkillPolicy) -> Standing:
+    """The next state of a skill, and what is missing for it. Its present state if there is no next one."""
+    goal = NEXT_SKILL_STATE.get(state)
+    if goal is None:
+        return Standing(state, ("it has no next state",))
+    if policy == "review":
+        return Standing(goal, ("a person's approval",))
+    return Standing(goal, tuple(_missing(state, principal, evidence)))
+
+
+def _missing(state: SkillState, principal: str, evidence: SkillEvidence) -> Iterator[str]:
+    if evidence.violations:
+        yield "a person's approval, because it attempted calls beyond its manifest"
+    if evidence.replays_failed:
+        yield "a person's approval, because a replay went another way"
+    elif not evidence.replays_matched:
+        yield "a replay"
+    if evidence.maker_score is None:
+        yield "a score of the task that wrote it, by others than its key"
+    elif evidence.maker_score < GOOD:
+        yield "a good score of the task that wrote it"
+    yield from _missing_uses(state, principal, evidence)
+    if _is_worse(evidence):
+        yield "an outcome no worse than without it"
+
+
+def is_worse(offered: Outcomes, withheld: Outcomes) -> bool:
+    """Whether tasks that are offered it succeed more seldom, by more than chance explains in one of five cases."""
+    return chance_of_so_few(offered, withheld) < _CHANCE
+
+
+def _is_worse(evidence: SkillEvidence) -> bool:
+    if evidence.is_randomized:
+        return is_worse(evidence.offered, evidence.withheld)
+    with_it, without_it = evidence.with_it.rate, evidence.without_it.rate
+    return with_it is not None and without_it is not None and with_it < without_it
+
+
+def _missing_uses(state: SkillState, principal: str, evidence: SkillEvidence) -> Iterator[str]:
+    good = {who: each.successes for who, each in evidence.uses.items() if each.successes}
+    if state is SkillState.QUARANTINED:
+        good = {who: count for who, count in good.items() if who == principal}
+    elif evidence.others:
+        good.pop(principal, None)
+        if len(good) < PRINCIPALS:
+            yield f"{PRINCIPALS - len(good)} more principals that used it successfully"
+    if (count := sum(good.values())) < USES:
+        yield f"{USES - count} more successful uses"
+
+
+def chance_of_so_few(with_it: Outcomes, without_it: Outcomes) -> float:
+    """The probability of so few successes with a skill, were it of no effect.
+
+    By the hypergeometric distribution.
+
+    >>> [round(chance_of_so_few(Outcomes(1, 2), Outcomes(good, 3 - good)), 3) for good in (3, 1)]
+    [0.2, 0.8]
+    """
+    good, bad = with_it.successes + without_it.successes, with_it.failures + without_it.failures
+    if with_it.total <= without_it.total:  # the sum over the smaller of the two has few terms
+        tail = sum(comb(good, few) * comb(bad, with_it.total - few) for few in range(with_it.successes + 1))
+    else:
+        many = range(without_it.successes, without_it.total + 1)
+        tail = sum(comb(good, each) * comb(bad, without_it.total - each) for each in many)
+    return tail / comb(good + bad, min(with_it.total, without_it.total))
+
 
 _IMPORTED = "it was imported: it waits for a person"
 _LATEST = 5  # tasks by which a version has proved itself, or no longer
@@ -49,7 +143,7 @@ async def admit(
     new: NewSkill,
     catalog: Catalog | None = None,
     *,
-    actor: str = skill_moves.SERVER,
+    actor: str = moves.SERVER,
 ) -> tables.Skill:
     """Add the next version of a name, in the state that the project's policy gives it, as the actor's.
 
@@ -58,13 +152,13 @@ async def admit(
     `let_in`. Versions whose operations are no longer those of the catalog serve nobody, and are superseded. If the
     name was retired by hand, the new version is stored as retired.
     """
-    rev = await skill_moves.next_rev(session, project_id)  # first: it waits for a rejection that is being written
+    rev = await moves.next_rev(session, project_id)  # first: it waits for a rejection that is being written
     rejected = await _rejection(session, new)
     policy = projects.settings_of(await projects.by_id(session, project_id)).skills
     openly = policy == "open" and rejected is None
     if openly and not await _is_on_trial(session, project_id, new):
         return await skills.add(session, project_id, new, actor)
-    every = await skill_moves.live_versions(session, project_id, new.name)
+    every = await moves.live_versions(session, project_id, new.name)
     obsolete = [each for each in every if _is_obsolete(each, catalog)]
     current = [each for each in every if each not in obsolete]
     live, replaceable = await _beside(session, project_id, current, new)
@@ -82,7 +176,7 @@ async def admit(
         return await skills.insert(session, project_id, new, rev, start)
     skill = await _start(session, project_id, new, rev, start, None if openly else served)
     if skill.state in LIVE_SKILLS and not skill.held:
-        await skill_moves.supersede(session, obsolete, skill, rev)
+        await moves.supersede(session, obsolete, skill, rev)
     if skill.state in LIVE_SKILLS:
         await _replace_unseen(session, replaceable, skill, rev)
     return skill
@@ -95,7 +189,7 @@ async def admit_import(
 
     A version of its name with the same source is returned instead, and False.
     """
-    rev = await skill_moves.next_rev(session, project_id)
+    rev = await moves.next_rev(session, project_id)
     versions = await skills.versions(session, project_id, new.name)
     if (same := next((each for each in versions if each.source == new.source), None)) is not None:
         return same, False
@@ -126,7 +220,7 @@ async def _start(
         await session.flush()
         return waiting
     reason = "the present version has proved itself: it waits for a good score of its task"
-    out = StartingState(SkillState.SUPERSEDED, reason, actor=skill_moves.ADMISSION, former=start.state)
+    out = StartingState(SkillState.SUPERSEDED, reason, actor=moves.ADMISSION, former=start.state)
     return await skills.insert(session, project_id, new, rev, out)
 
 
@@ -136,27 +230,27 @@ async def let_in(session: AsyncSession, skill_id: UUID) -> None:
     It goes on waiting while the version that its principal's tasks are offered has proved itself, and while its
     release is rejected.
     """
-    skill, rev = await skill_moves.locked(session, skill_id)
-    every = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    skill, rev = await moves.locked(session, skill_id)
+    every = await moves.live_versions(session, skill.project_id, skill.name)
     live, replaceable = await _beside(session, skill.project_id, every, skill)
     served = serving(live, skill.principal)
     if not is_waiting(skill) or not await has_proved_itself(session, skill) or await _rejection(session, skill):
         return
     if served is None or not await has_proved_itself(session, served):
-        start, reason = skill_moves.state_to_restore(skill), "the task that wrote it was scored well"
-        await skill_moves.move(session, skill, start, rev, reason=reason)
+        start, reason = moves.state_to_restore(skill), "the task that wrote it was scored well"
+        await moves.move(session, skill, start, rev, reason=reason)
         await _replace_unseen(session, replaceable, skill, rev)
 
 
 def is_waiting(skill: tables.Skill) -> bool:
     """Whether a good score of its task may bring it in."""
     out = (skill.state, skill.moved_by)
-    return out in ((SkillState.SUPERSEDED, skill_moves.ADMISSION), (SkillState.RETIRED, skill_moves.SCORES))
+    return out in ((SkillState.SUPERSEDED, moves.ADMISSION), (SkillState.RETIRED, moves.SCORES))
 
 
 async def has_proved_itself(session: AsyncSession, skill: tables.Skill) -> bool:
     """Whether most of the latest tasks that wrote or used it succeeded."""
-    return (await skill_evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
+    return (await evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
 
 
 def _is_obsolete(skill: tables.Skill, catalog: Catalog | None) -> bool:
@@ -187,7 +281,7 @@ async def _replace_unseen(
     keep = serving(live, None)
     own = [each for each in live if each.principal == skill.principal and each is not keep]
     unseen = [each for each in own if each.held == skill.held and each.state is not SkillState.ACTIVE]
-    await skill_moves.supersede(session, unseen, skill, rev)
+    await moves.supersede(session, unseen, skill, rev)
 
 
 async def _is_on_trial(session: AsyncSession, project_id: UUID, new: NewSkill) -> bool:
@@ -201,12 +295,12 @@ async def _rejection(session: AsyncSession, skill: tables.Skill | NewSkill) -> S
     if release is None or release.state is not ReleaseState.REJECTED:
         return None
     reason = f"its release {release.number} was rejected"
-    return StartingState(SkillState.RETIRED, reason, actor=skill_moves.CANARY)
+    return StartingState(SkillState.RETIRED, reason, actor=moves.CANARY)
 
 
 async def is_offered(session: AsyncSession, skill: tables.Skill, principal: str) -> bool:
     """Whether it is the version of its name that tasks of the principal are offered."""
-    live = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    live = await moves.live_versions(session, skill.project_id, skill.name)
     served = serving(live, principal)
     return served is not None and served.id == skill.id
 
@@ -220,3 +314,94 @@ def serving(live: Sequence[tables.Skill], principal: str | None) -> tables.Skill
         seen = sorted(trials, key=lambda each: each.version)[:1]
     seen += [each for each in offered if principal is not None and each.principal == principal]
     return max(seen, key=lambda each: each.version, default=None)
+
+
+_JUDGED = 10  # tasks with a skill, the latest ones
+_LIFECYCLE_CHANCE = 0.01
+
+
+async def judge(session: AsyncSession, skill: tables.Skill) -> tuple[SkillEvidence, Standing]:
+    """The evidence about a skill, and what it lacks for the next state."""
+    evidence = await skill_evidence.of_skill(session, skill)
+    if skill.held and skill.state is SkillState.QUARANTINED:
+        return evidence, Standing(SkillState.PROBATION, ("a person's approval",))
+    if skill.task_id is None and (goal := NEXT_SKILL_STATE.get(skill.state)):
+        return evidence, Standing(goal, ("a person's approval, because there is no task that wrote it",))
+    release = await _release(session, skill) if skill.state in NEXT_SKILL_STATE else None
+    if release is not None and release.state is ReleaseState.CANARY:
+        return evidence, Standing(skill.state, (f"the end of the trial of release {release.number}",))
+    return evidence, standing(skill.state, skill.principal, evidence, await _policy(session, skill))
+
+
+async def scored(session: AsyncSession, task_id: UUID, score: float) -> None:
+    """Call in the transaction that gave a task its score.
+
+    After a bad score, the skills that the task wrote and those that did harm are taken back, unless the project
+    offers all at once: from active to probation, from there out. After a good one, a skill of the task that waits
+    for it is let in. Skills that have earned it move up.
+    """
+    for skill in await skills.made_by(session, task_id):
+        if score >= GOOD and is_waiting(skill):
+            await let_in(session, skill.id)
+        elif score < GOOD and await _policy(session, skill) != "open":
+            await _take_back(session, skill.id, f"the task that wrote it was scored {score:g}")
+    for skill in await skills.of_ids(session, await skill_evidence.touched_by(session, task_id)):
+        if score < GOOD and (reason := await _harm(session, skill)):
+            await _take_back(session, skill.id, reason)
+        unproven = skill.state in NEXT_SKILL_STATE and not skill.held  # the evidence of others is long
+        if unproven and (await judge(session, skill))[1].earned:
+            await _promote(session, skill.id)
+
+
+async def _harm(session: AsyncSession, skill: tables.Skill) -> str | None:
+    """What says that tasks do worse with it; None if that may be chance."""
+    if skill.state not in LIVE_SKILLS or await _policy(session, skill) == "open":
+        return None
+    latest = await skill_evidence.latest_outcomes(session, skill, _JUDGED)
+    if latest.mostly_good:
+        return None
+    evidence = await skill_evidence.of_skill(session, skill)
+    if evidence.is_randomized:
+        with_it, without = evidence.offered, evidence.withheld
+        which, others = "that were offered it", "from which it was withheld"
+    else:
+        with_it, without, which, others = latest, evidence.without_it, "with it", "without it"
+    if not is_harmful(with_it, without):
+        return None
+    failed = f"{with_it.failures} of the {with_it.total} latest tasks {which} failed"
+    return f"{failed}, {without.failures} of {without.total} {others}"
+
+
+def is_harmful(with_it: Outcomes, without_it: Outcomes) -> bool:
+    """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect."""
+    return chance_of_so_few(with_it, without_it) < _LIFECYCLE_CHANCE
+
+
+async def _promote(session: AsyncSession, skill_id: UUID) -> None:
+    """Decide again under the project's lock: another process may have moved it."""
+    skill, rev = await skill_moves.locked(session, skill_id)
+    evidence, found = await judge(session, skill)
+    if not found.earned:
+        return
+    about = {"reason": "the evidence is for it", "evidence": msgspec.to_builtins(evidence)}
+    if found.state is SkillState.ACTIVE:
+        await skill_moves.activate(session, skill, rev, **about)
+    else:
+        await skill_moves.move(session, skill, found.state, rev, **about)
+
+
+async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None:
+    """Move it from active to probation, and out from below, unless most of its latest tasks succeeded."""
+    skill, rev = await skill_moves.locked(session, skill_id)
+    if skill.state is SkillState.ACTIVE:
+        await skill_moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
+    elif skill.state in LIVE_SKILLS and not skill.held and not await has_proved_itself(session, skill):
+        await skill_moves.withdraw_harmful(session, skill, rev, reason)
+
+
+async def _release(session: AsyncSession, skill: tables.Skill) -> tables.Release | None:
+    return await session.get(tables.Release, skill.release_id) if skill.release_id else None
+
+
+async def _policy(session: AsyncSession, skill: tables.Skill) -> SkillPolicy:
+    return projects.settings_of(await projects.by_id(session, skill.project_id)).skills

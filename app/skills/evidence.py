@@ -1,4 +1,6 @@
-"""The evidence for and against a skill: its uses by principal, its replays, and how its scenario fared."""
+"""The evidence for and against a skill: its uses by principal, its replays, and how its scenario fared. And for an
+operation: whether tasks that succeeded have called it.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -259,3 +261,29 @@ def _matched(skill: tables.Skill) -> Select[UUID]:
 def _good_and_bad(score: ColumnElement[Any]) -> tuple[ColumnElement[int], ColumnElement[int]]:
     """SQL: how many of a group's rows have such scores. Rows without one are neither."""
     return func.count().filter(score >= GOOD), func.count().filter(score < GOOD)
+
+
+MOST_TASKS = 1_000
+"""Tasks that are looked through, the latest: no index has the calls by API."""
+
+
+async def has_called(session: AsyncSession, project_id: UUID, api: str) -> bool:
+    """Whether one of the project's latest tasks that a person, a check or a verifier scored as a success has
+    called this "app.operation", and the call returned. Events that were deleted are not seen.
+    """
+    task, event = tables.Task, tables.TaskEvent
+    good = (
+        select(task.id)
+        .where(task.project_id == project_id, task.score >= GOOD, proven() >= GOOD)
+        .order_by(task.created_at.desc(), task.id.desc())
+        .limit(MOST_TASKS)
+        .subquery()
+    )
+    data: Any = event.data
+    made = exists().where(
+        event.task_id == good.c.id,
+        event.kind == "call",
+        data["api"].astext == api,
+        data["error"].astext.is_(None),
+    )
+    return await session.scalar(select(good.c.id).where(made).limit(1)) is not None

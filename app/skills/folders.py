@@ -1,23 +1,286 @@
-"""Reads a folder of the Agent Skills format as a draft of a skill, whoever wrote it. Pure."""
+"""Skills as folders of files, in the format of Agent Skills (agentskills.io/specification): written so that other
+agents can read them, read back whoever wrote them, checked as what the agent writes, and imported.
+"""
 
-from collections.abc import Sequence
-from typing import TypeVar
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
 
 import msgspec
+import yaml
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.calls.skill_guard import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
-from app.base.untrusted import parse
-from app.skills.agent_skills.front_matter import FrontMatter, read_front_matter
-from app.skills.agent_skills.skill_folder import (
-    SCRIPTS,
-    SKILL_MD,
-    FolderRefusal,
-    RefusedFolderError,
-    SkillFolder,
-    check_form,
+from app.apis.calls.skill_guard import (
+    COMPUTED,
+    CONSTANT,
+    NUMBER,
+    PARAMETER,
+    RESULT,
+    AllowedOperation,
+    SkillManifest,
 )
-from app.skills.agent_skills.write_folder import PREFIX
-from app.skills.extract import MAX_CHARS, Draft, draft_of, functions_of
+from app.apis.catalog import COMPLETE_TASK, Catalog, Operation, with_builtins
+from app.base.errors import AppError
+from app.base.untrusted import parse
+from app.base.values import Policy, Stop, Task, Trajectory
+from app.db import tables
+from app.skills.admission import admit_import
+from app.skills.checks import refusals
+from app.skills.extract import MAX_CHARS, Draft, draft_of, functions_of, summary_of
+from app.skills.store import NewSkill
+
+SKILL_MD = "SKILL.md"
+SCRIPTS = "scripts/"
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_MAX_NAME = 64
+_MAX_FILES = 100
+_MAX_FILE = 128 << 10  # characters
+_HASH = 8
+
+
+class FolderRefusal(StrEnum):
+    """Why a folder is not imported."""
+
+    FOLDER_NAME = "folder_name"  # it is not a name of the format
+    TOO_LARGE = "too_large"
+    PATH = "path"  # a file's path leads out of the folder
+    FRONT_MATTER = "front_matter"  # SKILL.md is missing, or its front matter is not what the format says
+    NO_PYTHON = "no_python"  # it has instructions only, or scripts in another language
+    SEVERAL_FILES = "several_files"  # of Python, of which none is named after the folder
+    NO_FUNCTION = "no_function"
+    SEVERAL_FUNCTIONS = "several_functions"  # of which none is named after the file
+    UNKNOWN_OPERATION = "unknown_operation"  # the project's APIs lack one, or have it as something else
+    MANIFEST = "manifest"  # it is damaged, or permits more than the code calls
+    CHECK = "check"  # of the checks that new skills have to pass
+    NAME_CLASH = "name_clash"  # another folder of this import has the same function
+    NAME = "name"  # of the function is too long
+
+
+class RefusedFolderError(AppError):
+    """A folder cannot be imported."""
+
+    def __init__(self, kind: FolderRefusal, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class SkillFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Its name, and its text files by their path in it."""
+
+    name: Annotated[str, msgspec.Meta(examples=["archive-mails"])]
+    files: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="`SKILL.md`, and Python such as `scripts/archive_mails.py`"),
+    ]
+
+
+def folder_name(function: str) -> str:
+    """The folder of a function, which no other function has.
+
+    >>> folder_name("archive_mails"), folder_name("Archive__mails")
+    ('archive-mails', 'archive-mails-8ffdc23f')
+    """
+    plain = "-".join(re.findall(r"[a-z0-9]+", function.lower()))
+    if plain.replace("-", "_") == function and len(plain) <= _MAX_NAME:
+        return plain
+    known = sha256(function.encode()).hexdigest()[:_HASH]
+    return f"{plain[: _MAX_NAME - _HASH - 1].rstrip('-')}-{known}".lstrip("-")
+
+
+def script_path(function: str) -> str:
+    """Where the code of a function is."""
+    stem = function if function.isascii() and len(function) <= _MAX_NAME else folder_name(function)
+    return f"{SCRIPTS}{stem}.py"
+
+
+def check_form(folder: SkillFolder) -> None:
+    """Raises RefusedFolderError for a folder that is too large, or whose names are not those of the format."""
+    if not _NAME.fullmatch(folder.name) or len(folder.name) > _MAX_NAME:
+        rule = f"1 to {_MAX_NAME} lower-case letters, digits and single hyphens between them"
+        raise RefusedFolderError(FolderRefusal.FOLDER_NAME, f"the name of the folder has to be {rule}")
+    if len(folder.files) > _MAX_FILES:
+        raise RefusedFolderError(FolderRefusal.TOO_LARGE, f"it has more than {_MAX_FILES} files")
+    for path, text in folder.files.items():
+        parts = path.split("/")
+        if not all(parts) or {".", ".."} & {*parts} or "\\" in path or "\0" in path:
+            raise RefusedFolderError(FolderRefusal.PATH, f"{path!r} is no path of a file in the folder")
+        if len(text) > _MAX_FILE:
+            raise RefusedFolderError(FolderRefusal.TOO_LARGE, f"{path} is longer than {_MAX_FILE:,} characters")
+
+
+MAX_DESCRIPTION = 1024
+MAX_COMPATIBILITY = 500
+_FENCE = "---"
+_MAX_NODES = 1_000
+_MAX_DEPTH = 16
+
+
+class FrontMatter(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that the format has; others are ignored."""
+
+    name: str
+    description: str
+    license: str = ""
+    compatibility: str = ""
+    metadata: dict[str, str] = {}
+
+
+def render(front: FrontMatter, body: str) -> str:
+    """A whole SKILL.md."""
+    fields = {name: value for name, value in msgspec.to_builtins(front).items() if value}
+    text = yaml.safe_dump(fields, allow_unicode=True, sort_keys=False, width=float("inf"))
+    return f"{_FENCE}\n{text}{_FENCE}\n\n{body}"
+
+
+def read_front_matter(text: str) -> FrontMatter:
+    """The front matter of a SKILL.md. Its values are text: neither tags nor types of YAML are resolved.
+
+    Raises RefusedFolderError.
+    """
+    first, *lines = text.removeprefix("\ufeff").split("\n")
+    if first.rstrip() != _FENCE or _FENCE not in (ends := [line.rstrip() for line in lines]):
+        raise _refused("it has to begin with YAML between two lines of ---")
+    try:
+        found = yaml.load("\n".join(lines[: ends.index(_FENCE)]), _Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 2}: " if mark else ""
+        reason = getattr(error, "problem", None) or str(error) or "it is nested too deeply"
+        raise _refused(f"its front matter is not valid YAML: {place}{reason}") from error
+    if not isinstance(found, dict):
+        raise _refused("its front matter has to be a mapping")
+    return _checked(found)
+
+
+def _checked(found: dict[str, Any]) -> FrontMatter:
+    try:
+        front = msgspec.convert(found, FrontMatter)
+    except msgspec.ValidationError as error:
+        raise _refused(f"its front matter does not have the form that it should have: {error}") from error
+    for text in (front.name, front.description, *front.metadata, *front.metadata.values()):
+        if not _is_storable(text):
+            raise _refused("its front matter has a character that is none (NUL, or half a surrogate pair)")
+    if not front.description.strip() or len(front.description) > MAX_DESCRIPTION:
+        raise _refused(f"`description` has to have 1 to {MAX_DESCRIPTION:,} characters")
+    return front
+
+
+def _is_storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _refused(reason: str) -> RefusedFolderError:
+    return RefusedFolderError(FolderRefusal.FRONT_MATTER, f"SKILL.md: {reason}")
+
+
+class _Loader(yaml.BaseLoader):
+    """Loads texts, lists and mappings, in pure Python: libyaml's recursion can end the process.
+
+    Without aliases, and with few nodes, a small text stays small.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = 0
+
+    def fetch_flow_collection_start(self, kind: Any) -> None:
+        if self.flow_level >= _MAX_DEPTH:
+            raise yaml.YAMLError("it is nested too deeply")
+        super().fetch_flow_collection_start(kind)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            raise yaml.YAMLError(f"it has more than {_MAX_NODES:,} values")
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias: write the value out")
+        return super().compose_node(parent, index)
+
+
+PREFIX = "sage-"  # of our metadata
+_SHOWN = 500  # characters of an instruction in a text for people
+
+
+class FolderProvenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a skill comes from, and how it has done."""
+
+    release: int | None  # whose task wrote it
+    uses: int
+    successes: int
+
+
+def write_folder(skill: tables.Skill, manifest: SkillManifest, provenance: FolderProvenance) -> SkillFolder:
+    name, script = folder_name(skill.name), script_path(skill.name)
+    front = FrontMatter(
+        name=name,
+        description=_description(skill),
+        compatibility=_cut(
+            f"Python for sage-server: `apis` has to have {', '.join(manifest.operations) or 'no operation'}.",
+            MAX_COMPATIBILITY,
+        ),
+        metadata={PREFIX + key: value for key, value in _metadata(skill, manifest, provenance) if value},
+    )
+    body = "\n".join(_body(skill, manifest, front.description, script))
+    files = {SKILL_MD: render(front, body), script: skill.source.rstrip("\n") + "\n"}
+    return SkillFolder(name, files)
+
+
+def _metadata(
+    skill: tables.Skill, manifest: SkillManifest, provenance: FolderProvenance
+) -> Iterator[tuple[str, str]]:
+    yield "function", skill.name
+    yield "signature", skill.signature
+    yield "instruction", "" if skill.described else skill.instruction
+    yield "scenario", skill.scenario or ""
+    yield "slots", msgspec.json.encode(skill.slots).decode()
+    yield "manifest", msgspec.json.encode(manifest).decode()
+    yield "version", str(skill.version)
+    yield "state", skill.state
+    yield "release", "" if provenance.release is None else str(provenance.release)
+    yield "uses", str(provenance.uses)
+    yield "successes", str(provenance.successes)
+
+
+def _description(skill: tables.Skill) -> str:
+    """What it does, and when to use it. The same for every copy of a skill."""
+    if skill.described:
+        return skill.instruction
+    does = summary_of(skill.source, skill.name).rstrip(".") or f"Calls {skill.signature}"
+    when = [f"tasks such as: {_line(skill.instruction)}"]
+    if skill.scenario:
+        when.append(f"the scenario: {_line(skill.scenario)}")
+    return _cut(f"{_line(does)}. Use it for {'; for '.join(when)}", MAX_DESCRIPTION)
+
+
+def _body(skill: tables.Skill, manifest: SkillManifest, description: str, script: str) -> Iterator[str]:
+    yield from (f"# {skill.name}", "", description, "")
+    yield from ("## When to use it", "")
+    if skill.described:
+        yield "- For what it is described to do."
+    else:
+        yield f"- For a task such as: {_line(skill.instruction)}"
+    if skill.scenario:
+        yield f"- For tasks of the scenario: {_line(skill.scenario)}"
+    yield from ("", "## How to use it", "")
+    yield f"Call `{_line(skill.signature)}` of [{script}]({script})."
+    yield "Its code runs where `apis` has these operations, and may call no others:"
+    yield ""
+    for api, allowed in manifest.operations.items():
+        reads = ", only reads" if allowed.safe else ""
+        yield f"- `{api}`" + (f" ({allowed.method}{reads})" if allowed.method else "")
+    yield ""
+
+
+def _line(text: str) -> str:
+    return _cut(" ".join(text.split()), _SHOWN)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
 
 _T = TypeVar("_T")
 _MAX_INSTRUCTION = 20_000
@@ -135,3 +398,116 @@ def _own(front: FrontMatter, key: str) -> str:
 
 def _stem(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".py")
+
+
+_OF_A_TASK = ("returned", "task_details")  # checks about the task that wrote a skill: there is none here
+
+
+def check_folder(read: ReadSkill, catalog: Catalog) -> NewSkill:
+    """The skill, whose manifest permits no more than what its code names and the catalog has.
+
+    Raises RefusedFolderError.
+    """
+    draft = read.draft
+    known = _known(catalog)
+    if unknown := [api for api in draft.apis if api not in known]:
+        reason = f"it calls operations that the project's APIs do not have: {', '.join(unknown)}"
+        raise RefusedFolderError(FolderRefusal.UNKNOWN_OPERATION, reason)
+    nothing = Trajectory(
+        task=Task(UUID(int=0), draft.instruction), policy=Policy(), profile="", turns=(), stop=Stop.COMPLETED
+    )
+    if against := refusals(draft, nothing, catalog, without=_OF_A_TASK):
+        raise RefusedFolderError(FolderRefusal.CHECK, " ".join(against))
+    return NewSkill(
+        name=draft.name,
+        signature=draft.signature,
+        source=draft.source,
+        apis=list(draft.apis),
+        instruction=draft.instruction,
+        described=read.described,
+        slots=list(draft.slots),
+        scenario=read.scenario,
+        taint=f"the imported folder {read.folder}",
+        manifest=msgspec.to_builtins(_check_folder_manifest(read, known, catalog)),
+    )
+
+
+def _known(catalog: Catalog) -> dict[str, Operation]:
+    return {each.api: each for app in with_builtins(catalog).apps.values() for each in app.operations.values()}
+
+
+def _check_folder_manifest(read: ReadSkill, known: dict[str, Operation], catalog: Catalog) -> SkillManifest:
+    """That of the folder, or what the code names, with any arguments. Look-ups are always permitted."""
+    named = {api: known[api] for api in read.draft.apis if known[api].method or api == COMPLETE_TASK.api}
+    if read.manifest is None:
+        return SkillManifest({api: AllowedOperation(each.method, each.safe) for api, each in named.items()})
+    if other := read.manifest.not_in(with_builtins(catalog)):
+        reason = f"the project's APIs have other operations by these names: {', '.join(other)}"
+        raise RefusedFolderError(FolderRefusal.UNKNOWN_OPERATION, reason)
+    return SkillManifest(
+        {
+            api: AllowedOperation(known[api].method, known[api].safe, allowed.arguments)
+            for api, allowed in read.manifest.operations.items()
+        }
+    )
+
+
+Refused = Mapping[int, RefusedFolderError]
+"""By the place of the folder in the import."""
+
+
+class ReadFolders(msgspec.Struct, frozen=True):
+    read: Mapping[int, ReadSkill]
+    refused: Refused
+
+
+class CheckedFolders(msgspec.Struct, frozen=True):
+    new: Mapping[int, NewSkill]
+    refused: Refused
+
+
+class StoredSkill(msgspec.Struct, frozen=True):
+    """`is_new`: it was not there before."""
+
+    skill: tables.Skill
+    is_new: bool
+
+
+def read_all(folders: Sequence[SkillFolder]) -> ReadFolders:
+    read: dict[int, ReadSkill] = {}
+    refused: dict[int, RefusedFolderError] = {}
+    for place, folder in enumerate(folders):
+        try:
+            read[place] = _distinct(read_folder(folder), read)
+        except RefusedFolderError as error:
+            refused[place] = error
+    return ReadFolders(read, refused)
+
+
+def check_all(folders: ReadFolders, catalog: Catalog) -> CheckedFolders:
+    new: dict[int, NewSkill] = {}
+    refused = dict(folders.refused)
+    for place, read in folders.read.items():
+        try:
+            new[place] = check_folder(read, catalog)
+        except RefusedFolderError as error:
+            refused[place] = error
+    return CheckedFolders(new, refused)
+
+
+async def store_all(
+    session: AsyncSession, project_id: UUID, folders: CheckedFolders, actor: str
+) -> dict[int, StoredSkill]:
+    """The caller commits."""
+    return {
+        place: StoredSkill(*await admit_import(session, project_id, new, actor))
+        for place, new in folders.new.items()
+    }
+
+
+def _distinct(read: ReadSkill, others: Mapping[int, ReadSkill]) -> ReadSkill:
+    for other in others.values():
+        if other.draft.name == read.draft.name:
+            reason = f"the folder {other.folder} has a function {read.draft.name}, too: import one of them"
+            raise RefusedFolderError(FolderRefusal.NAME_CLASH, reason)
+    return read

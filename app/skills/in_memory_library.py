@@ -9,10 +9,17 @@ import msgspec
 from app.apis.calls.skill_guard import SkillManifest
 from app.base.values import Offer
 from app.engine.protocol import Embedder
-from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import Draft
-from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
-from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.search import (
+    IndexedSkill,
+    OptionalEmbedder,
+    Query,
+    Retrieval,
+    SkillIndex,
+    fused,
+    needs_embeddings,
+    search,
+)
 
 
 class GrownSkill(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,12 @@
-"""Runs skills that have not proved themselves again, on the recorded calls of a task, in sessions of their own.
-
-The task's own skill has to make the same calls and return. A version on probation that the task was not offered is
-tried too, in place of the version that it used: so it gathers evidence from tasks of other principals.
+"""What skills gain from a finished task: the functions that it wrote are kept, with their manifest and provenance,
+and skills that have not proved themselves are run again on its recorded calls.
 """
 
 import ast
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from uuid import UUID
 
 import httpx
 import structlog
@@ -15,15 +15,93 @@ from app.apis.calls.gateway import Gateway
 from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
 from app.apis.catalog import Catalog
 from app.base.errors import SandboxError
+from app.base.secrets import SecretValues
 from app.base.untrusted import syntax_tree
-from app.base.values import Call, Json, SkillCall, Trajectory
-from app.db import skill_evidence, skills, tables
+from app.base.values import Call, Json, Offer, SkillCall, Trajectory
+from app.db import lease, results, tables
 from app.db.database import Sessions, reading
-from app.db.tables import NEXT_SKILL_STATE
+from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
+from app.skills import evidence, offers
+from app.skills import store as skills
 from app.skills.admission import stored_manifest
+from app.skills.checks import validate_drafts
+from app.skills.extract import Draft
+from app.skills.library import Library
+from app.skills.provenance import SkillOrigin, manifests_of, taints_of
 
 log = structlog.get_logger(__name__)
+
+_HOLDS_SECRET = "it holds a secret that this task has met"
+
+
+class SkillKeeping:
+    """Decides which functions of a task become skills."""
+
+    def __init__(self, sessions: Sessions, library: Library) -> None:
+        self._sessions = sessions
+        self._library = library
+
+    async def keep(
+        self, row: tables.Task, owner: str, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
+    ) -> None:
+        """Store the functions that the task wrote and that pass the checks; a resumed task stores each once.
+
+        Raises ConflictError if another runner has the task.
+        """
+        validated = await asyncio.to_thread(validate_drafts, trajectory, catalog)
+        kept = [draft.name for draft in validated.kept]
+        said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
+        log.debug("skills of a task", task=str(row.id), **said)
+        if not kept:
+            return
+        async with reading(self._sessions) as session:
+            already = {skill.name for skill in await skills.made_by(session, row.id)}
+            shown = await offers.to_task(session, row.id)
+        drafts = without_secrets(validated.kept, secrets)
+        if refused := [draft for draft in validated.kept if draft not in drafts]:
+            await self._refuse(row, refused, secrets)
+        drafts = [draft for draft in drafts if draft.name not in already]
+        if not drafts:
+            return
+        unproven = [skill.name for _, skill in shown if _last_live(skill) is SkillState.QUARANTINED]
+        provenance = SkillOrigin(
+            task_id=row.id,
+            release_id=row.release_id,
+            scenario=row.scenario,
+            principal=row.principal,
+            manifests=await asyncio.to_thread(manifests_of, drafts, trajectory, catalog),
+            taints=await asyncio.to_thread(taints_of, drafts, trajectory, catalog, unproven),
+            catalog=catalog,
+        )
+        stored = await self._library.save(
+            row.project_id, drafts, provenance, claim=lambda session: lease.hold(session, row.id, owner)
+        )
+        await self._report(row.id, stored)
+
+    async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
+        async with self._sessions.begin() as session:
+            for offer in stored:
+                await results.append(session, task_id, "skill", offers.skill_event("written", offer))
+
+    async def _refuse(self, row: tables.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
+        """Report skills that hold a secret, without it."""
+        async with self._sessions.begin() as session:
+            for draft in drafts:
+                data = {"status": "refused", "name": secrets.mask(draft.name), "reason": _HOLDS_SECRET}
+                log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=_HOLDS_SECRET)
+                await results.append(session, row.id, "skill", data)
+
+
+def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draft]:
+    """The drafts that hold no secret of the task, in any part that is stored."""
+    return [draft for draft in drafts if secrets.mask_value(draft) == draft]
+
+
+def _last_live(skill: tables.Skill) -> SkillState | None:
+    """The state of a skill, or the one that it left when it was taken out meanwhile."""
+    return skill.state if skill.state in LIVE_SKILLS else skill.former
+
 
 _ENOUGH = 3  # tasks on whose calls a skill was replayed; more of its own would prove little
 _REPEATED = 3  # calls of one skill that are run again
@@ -51,8 +129,8 @@ class SkillReplays:
             return
         async with reading(self._sessions) as session:
             rows = await skills.of_ids(session, used)
-            others = await skill_evidence.in_probation(session, row.project_id, list(used.values()))
-            known = await skill_evidence.matched_often(session, used, _ENOUGH)
+            others = await evidence.in_probation(session, row.project_id, list(used.values()))
+            known = await evidence.matched_often(session, used, _ENOUGH)
         for skill in [each for each in rows if each.state in NEXT_SKILL_STATE and each.id not in known]:
             await self._replay(row, catalog, trajectory, skill, own=True)
         for name in used.values():
@@ -74,7 +152,7 @@ class SkillReplays:
             return
         if own or all(matched):
             async with self._sessions.begin() as session:
-                await skill_evidence.add_replay(session, row.id, skill.id, all(matched))
+                await evidence.add_replay(session, row.id, skill.id, all(matched))
 
     async def _matches(
         self, row: tables.Task, catalog: Catalog, skill: tables.Skill, call: SkillCall, made: Sequence[Call]

@@ -14,21 +14,28 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import first_line
 from app.base.loop import Loop
 from app.base.values import Offer
-from app.db import skill_changes, skills, tables
+from app.db import tables
 from app.db.database import TRANSIENT, Sessions, direct
-from app.db.offers import offer_of
 from app.engine.protocol import Embedder
+from app.skills import store as skill_changes
+from app.skills import store as skills
 from app.skills.admission import admit
-from app.skills.descriptions import document_of
-from app.skills.embedding import OpenEmbedder, OptionalEmbedder
 from app.skills.extract import Draft
-from app.skills.indexed_rows import apply_changes
-from app.skills.mapped.index_files import IndexFiles
-from app.skills.mapped.open_index import open_index
+from app.skills.index_files import IndexFiles, apply_changes, open_index
+from app.skills.offers import offer_of
 from app.skills.provenance import SkillOrigin
-from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
-from app.skills.skill_choices import RetrievalTrace
-from app.skills.skill_index import SkillIndex
+from app.skills.search import (
+    OpenEmbedder,
+    OptionalEmbedder,
+    Query,
+    Retrieval,
+    RetrievalTrace,
+    SkillIndex,
+    fused,
+    needs_embeddings,
+    search,
+)
+from app.skills.similarity import document_of
 from app.skills.visibility import owners_for
 
 _NEVER = float("-inf")

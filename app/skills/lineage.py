@@ -1,14 +1,18 @@
-"""The picture of where skills come from and where they go: task, skill, version, tasks. Pure.
-
-Everything is placed in pixels; `lineage.html` draws it.
+"""The picture of where skills come from and where they go: task, skill, version, tasks. Everything is placed in
+pixels; `lineage.html` draws it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.skill_uses import SkillStats
+from app.db import tables
+from app.skills import offers
+from app.skills import store as skills
+from app.skills.offers import SkillStats
 
 _ROW, _GAP, _TOP = 46.0, 10.0, 30.0
 _COLUMNS = ((0.0, 210.0), (250.0, 200.0), (490.0, 130.0), (660.0, 230.0))  # left and width
@@ -170,3 +174,30 @@ def _thickness(uses: int) -> int:
     [1, 2, 3, 5]
     """
     return min(5, len(str(uses + 1)))
+
+
+async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence[str]) -> list[LineageSkill]:
+    """Of all versions of these names, in their order."""
+    versions: dict[str, list[tables.Skill]] = defaultdict(list)
+    for each in await skills.of_names(session, project_id, names):
+        versions[each.name].append(each)
+    ids = [each.id for name in names for each in versions[name]]
+    uses: dict[UUID, list[VersionUse]] = defaultdict(list)
+    for found in await offers.by_scenario(session, ids):
+        uses[found.skill_id].append(VersionUse(found.scenario, found.stats))
+    return [
+        LineageSkill(name, [_version(each, uses[each.id]) for each in versions[name]])
+        for name in names
+        if versions[name]
+    ]
+
+
+def _version(skill: tables.Skill, uses: Sequence[VersionUse]) -> Version:
+    return Version(
+        id=skill.id,
+        number=skill.version,
+        state=skill.state,
+        task_id=skill.task_id,
+        instruction=skill.instruction,
+        uses=uses,
+    )

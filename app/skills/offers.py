@@ -1,23 +1,33 @@
-"""The skills that tasks were offered and used: edges from the tasks that wrote them."""
+"""The skills that tasks were offered and used: edges from the tasks that wrote them. What became of these tasks,
+by skill, by scenario, and of all skills for a listing that can be sorted by it.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import (
     ARRAY,
+    CTE,
     ColumnClause,
+    ColumnElement,
+    FromClause,
     Integer,
     Select,
     TableValuedAlias,
     Text,
     Uuid,
+    and_,
     bindparam,
+    case,
     cast,
     column,
     func,
     literal,
+    or_,
     select,
     true,
     update,
@@ -25,9 +35,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.base.values import Json, Offer, Trajectory
+from app.base.values import Json, Offer, Stop, Trajectory
 from app.db import lease, results, tables
 from app.db.database import Handle, execute, to_json
+from app.db.results import TaskSums, proven, read_sums, sums_of
+from app.db.tables import TaskState
 
 _row, _skill = tables.SkillOffer, tables.Skill
 _task_id = bindparam("task", type_=Uuid)
@@ -207,3 +219,175 @@ def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
     """The data of a skill's event; `status` is "offered", "withheld", "skipped", "used", "refused" or
     "written"."""
     return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
+
+
+class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One edge: the skill that task `made_by` wrote was offered to task `task_id`."""
+
+    skill_id: UUID
+    made_by: UUID | None
+    task_id: UUID
+    instruction: str  #: of the task it was offered to
+    position: int  #: among its offers, from 1
+    calls: int
+    returned: int  #: of the calls, those that returned instead of raising
+    state: TaskState
+    stop: Stop | None = msgspec.field(name="stop_reason")
+    score: float | None
+    created_at: datetime
+
+
+class SkillStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of tasks. A use is a success if the task scored at least 0.5 or, without a score, was completed."""
+
+    offers: int = 0
+    uses: int = 0  #: the skill returned at least once
+    successes: int = 0
+
+
+class ScenarioUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of one scenario that were offered a version of a skill."""
+
+    skill_id: UUID
+    scenario: str | None
+    stats: SkillStats
+
+
+async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> list[SkillUse]:
+    """Newest first, with offers that were not used (calls=0)."""
+    offer, task, skill = tables.SkillOffer, tables.Task, tables.Skill
+    columns = (
+        offer.skill_id,
+        skill.task_id.label("made_by"),
+        offer.task_id,
+        task.instruction,
+        offer.position,
+        offer.calls,
+        offer.returned,
+        task.state,
+        task.stop,
+        task.score,
+        offer.created_at,
+    )
+    rows = await session.execute(
+        select(*columns)
+        .join(task, task.id == offer.task_id)
+        .join(skill, skill.id == offer.skill_id)
+        .where(offer.skill_id == skill_id)
+        .order_by(offer.created_at.desc())
+        .limit(limit)
+    )
+    return [SkillUse(**row) for row in rows.mappings()]
+
+
+async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, SkillStats]:
+    """The statistics of each given skill, also if it was never offered."""
+    offer = tables.SkillOffer
+    used = offer.returned > 0
+    rows = await session.execute(
+        select(
+            offer.skill_id,
+            func.count().label("offers"),
+            func.count().filter(used).label("uses"),
+            func.count().filter(and_(used, succeeded())).label("successes"),
+        )
+        .join(tables.Task, tables.Task.id == offer.task_id)
+        .where(offer.skill_id.in_(skill_ids))
+        .group_by(offer.skill_id)
+    )
+    found = {row.skill_id: SkillStats(offers=row.offers, uses=row.uses, successes=row.successes) for row in rows}
+    return {skill_id: found.get(skill_id, SkillStats()) for skill_id in skill_ids}
+
+
+async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[ScenarioUse]:
+    """The scenarios with most uses first."""
+    offer, task = tables.SkillOffer, tables.Task
+    used = offer.returned > 0
+    counts = (func.count(), func.count().filter(used), func.count().filter(and_(used, succeeded())))
+    rows = await session.execute(
+        select(offer.skill_id, task.scenario, *counts)
+        .join(task, task.id == offer.task_id)
+        .where(offer.skill_id.in_(skill_ids))
+        .group_by(offer.skill_id, task.scenario)
+        .order_by(counts[1].desc(), counts[0].desc(), task.scenario)
+    )
+    return [
+        ScenarioUse(
+            skill_id=skill_id,
+            scenario=scenario,
+            stats=SkillStats(offers=offers, uses=uses, successes=successes),
+        )
+        for skill_id, scenario, offers, uses, successes in rows
+    ]
+
+
+def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
+    """Whether a row of `tasks` makes a use a success."""
+    score = tasks.c.score
+    return or_(score >= 0.5, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))
+
+
+MOST_TASKS = 20_000
+
+_task, _offer, _withheld = tables.Task, tables.SkillOffer, tables.WithheldSkill
+
+
+class SkillRecords:
+    """Of the skills that the tasks were offered, or would have been. Rows are read when they are asked for: a
+    library is large, and a page shows few of it.
+    """
+
+    def __init__(self, offered: dict[UUID, Any], withheld: dict[UUID, Any]) -> None:
+        self._offered, self._withheld = offered, withheld
+
+    @property
+    def compared(self) -> Collection[UUID]:
+        """The skills that some of the tasks had to do without."""
+        return self._withheld.keys()
+
+    def stats(self, skill_id: UUID) -> SkillStats:
+        row = self._offered.get(skill_id)
+        return SkillStats(offers=row[1], uses=row[2], successes=row[3]) if row else SkillStats()
+
+    def uses(self, skill_id: UUID) -> int:
+        row = self._offered.get(skill_id)
+        return row[2] if row else 0
+
+    def last_used_at(self, skill_id: UUID) -> datetime | None:
+        row = self._offered.get(skill_id)
+        return row[4] if row else None
+
+    def with_it(self, skill_id: UUID) -> TaskSums:
+        """The tasks that were offered it."""
+        row = self._offered.get(skill_id)
+        return read_sums(row[5:]) if row else TaskSums()
+
+    def without_it(self, skill_id: UUID) -> TaskSums:
+        """Those that would have been, which chance decided."""
+        row = self._withheld.get(skill_id)
+        return read_sums(row[1:]) if row else TaskSums()
+
+
+async def of_project(session: AsyncSession, project_id: UUID) -> SkillRecords:
+    """By the latest 20,000 tasks that ended."""
+    latest = _latest(project_id)
+    used = _offer.returned > 0
+    columns = (
+        func.count(),
+        func.count().filter(used),
+        func.count().filter(and_(used, succeeded(latest))),
+        func.max(latest.c.finished_at).filter(used),
+    )
+    sums = sums_of(latest, latest.c.proven)
+    offered = select(_offer.skill_id, *columns, *sums).join(latest, latest.c.id == _offer.task_id)
+    withheld = select(_withheld.skill_id, *sums).join(latest, latest.c.id == _withheld.task_id)
+    both = [offered.group_by(_offer.skill_id), withheld.group_by(_withheld.skill_id)]
+    return SkillRecords(*[{row[0]: row for row in await session.execute(query)} for query in both])
+
+
+def _latest(project_id: UUID) -> CTE:
+    columns = (_task.id, _task.finished_at, _task.state, _task.stop, _task.turns, _task.generated_tokens)
+    chosen = _task.skill_run.is_(None)
+    scores = case((chosen, _task.score)).label("score"), case((chosen, proven())).label("proven")
+    query = select(*columns, *scores).where(_task.project_id == project_id, _task.finished_at.is_not(None))
+    return query.order_by(_task.finished_at.desc()).limit(MOST_TASKS).cte("latest")

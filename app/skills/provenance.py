@@ -1,9 +1,11 @@
-"""Where the skills of a task come from, and whether text from outside may have shaped them. Pure.
+"""Where a skill comes from: the task that wrote it, the manifest of what it really called there, and whether
+text from outside may have shaped it. Pure.
 
-The answers of APIs are text from outside: a person may have written them for the agent to read. So is a skill that
-was itself written after such text, and has not proved itself.
+The answers of APIs are text from outside: a person may have written them for the agent to read. So is a skill
+that was itself written after such text, and has not proved itself.
 """
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,10 +13,21 @@ from uuid import UUID
 
 import msgspec
 
-from app.apis.calls.skill_guard import SkillManifest
-from app.apis.catalog import Catalog
-from app.base.values import CallResponse, Json, Trajectory
-from app.skills.extract import Draft
+from app.agent.action import extract_code
+from app.apis.calls.skill_guard import (
+    CONSTANT,
+    PARAMETER,
+    RESULT,
+    AllowedOperation,
+    SkillManifest,
+    ValueOrigins,
+    constants_of,
+    read_values,
+)
+from app.apis.catalog import COMPLETE_TASK, Catalog
+from app.base.untrusted import parse, syntax_tree
+from app.base.values import Call, CallResponse, Json, Trajectory
+from app.skills.extract import Draft, api_references
 
 _SENTENCE = 5  # words, which a name or an identifier hardly has
 _JOINED = 7  # words that something other than spaces separates
@@ -115,3 +128,70 @@ def _texts(value: Json, schema: Json) -> Iterator[tuple[str, Json]]:
             fields = fields if isinstance(fields, Mapping) else {}
             waiting += [(name, {"enum": []}) if name in fields else (name, None) for name in each]
             waiting += [(item, fields.get(name)) for name, item in each.items()]
+
+
+def manifests_of(drafts: Sequence[Draft], trajectory: Trajectory, catalog: Catalog) -> dict[str, SkillManifest]:
+    """The manifest of each function, by name. Run it in a thread: large values take up to a second a function."""
+    return {draft.name: manifest_of(draft, trajectory, catalog) for draft in drafts}
+
+
+def manifest_of(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> SkillManifest:
+    """The operations that the source names and that were called in turns in which the function ran.
+
+    An argument's origins are all that could explain the values it had. An operation that was never called, or that
+    the catalog no longer has, is left out.
+    """
+    named = set(api_references(syntax_tree(draft.source))[0])
+    made = [call for turn in _turns_of(draft, trajectory) for call in turn if call.api in named]
+    seen = _given(draft, trajectory, made)
+    used: dict[str, dict[str, set[str]]] = {}
+    for call in made:
+        arguments = used.setdefault(call.api, {})
+        for name, value in call.arguments.items():
+            found = (origin for trace in seen.trace(value) for origin in trace.origins)
+            arguments.setdefault(name, set()).update(found)
+        for value in read_values(call):
+            seen.add(RESULT + call.api, value)
+    operations = {
+        api: AllowedOperation(
+            operation.method, operation.safe, {name: sorted(used[api][name]) for name in used[api]}
+        )
+        for app in catalog.apps.values()
+        for operation in app.operations.values()
+        if (api := operation.api) in used
+    }
+    if COMPLETE_TASK.api in named:
+        operations[COMPLETE_TASK.api] = AllowedOperation()
+    return SkillManifest(dict(sorted(operations.items())))
+
+
+def _turns_of(draft: Draft, trajectory: Trajectory) -> Iterator[tuple[Call, ...]]:
+    """The calls of each turn in which the function ran."""
+    for turn in trajectory.turns[draft.turn :]:
+        if any(use.function == draft.name and not use.inherited for use in turn.uses):
+            yield turn.calls
+
+
+def _given(draft: Draft, trajectory: Trajectory, made: Sequence[Call]) -> ValueOrigins:
+    """The constants, and what it may have been called with: texts of the task, and results of other calls."""
+    own = {call.seq for call in made}
+    seen = ValueOrigins()
+    seen.add(CONSTANT, list(constants_of(draft.source)))
+    seen.add(PARAMETER, trajectory.task.instruction)
+    if trajectory.task.conversation:
+        seen.add(PARAMETER, trajectory.task.conversation)
+    for turn in trajectory.turns:
+        seen.add(PARAMETER, list(_constants_at_top(extract_code(turn.full_text) or "")))
+    for call in trajectory.calls:
+        if call.seq not in own:
+            for value in read_values(call):
+                seen.add(PARAMETER, value)
+    return seen
+
+
+def _constants_at_top(code: str) -> Iterator[Json]:
+    """The constants that code computes with outside of functions."""
+    tree = parse(code)
+    for statement in tree.body if tree else ():
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from constants_of(ast.unparse(statement))

@@ -1,7 +1,8 @@
-"""A skill in responses: its source, its origin, and how it has been used."""
+"""Skills in requests and responses: their source, origin, evidence and use; and an import of folders."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Self
+from typing import Annotated, Literal, Self
 from uuid import UUID
 
 import msgspec
@@ -9,12 +10,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import SkillManifest
 from app.base.values import Offer
-from app.db import skill_repairs, skill_uses, tables
-from app.db.skill_evidence import SkillEvidence
-from app.db.skill_uses import SkillStats
+from app.db import tables
+from app.db.tables import SkillState
 from app.projects.authorization import project_names
-from app.skills import lifecycle
+from app.skills import admission, offers
+from app.skills import repairs as skill_repairs
 from app.skills.admission import stored_manifest
+from app.skills.evidence import SkillEvidence
+from app.skills.folders import FolderRefusal, Refused, RefusedFolderError, SkillFolder, StoredSkill
+from app.skills.offers import SkillStats
 from app.web.fields import ConsoleLinks, columns
 
 
@@ -125,7 +129,7 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:
     names = await project_names(session)
-    evidence, found = await lifecycle.judge(session, skill)
+    evidence, found = await admission.judge(session, skill)
     final = found.state is skill.state
     return SkillView(
         project=names[skill.project_id],
@@ -138,8 +142,70 @@ async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:
         ),
         release_id=skill.release_id,
         embedder=skill.embedder,
-        stats=(await skill_uses.stats(session, [skill.id]))[skill.id],
+        stats=(await offers.stats(session, [skill.id]))[skill.id],
         repairs=[SkillRepairView.of(*each) for each in await skill_repairs.of_skill(session, skill.id)],
         links=ConsoleLinks.of("skills", skill.id),
         **columns(skill, SkillSummary, "project", "links"),
     )
+
+
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`project` is by default the key's own, or the only one."""
+
+    folders: Annotated[list[SkillFolder], msgspec.Meta(min_length=1, max_length=200)]
+    project: str | None = None
+
+
+class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a folder. One that is `present` is a skill with the same code that was there before.
+
+    `error` names the reason of a refusal, and `detail` says what is wrong.
+    """
+
+    folder: str
+    result: Literal["imported", "present", "refused"]
+    error: FolderRefusal | None = None
+    detail: str = ""
+    id: UUID | None = None
+    name: str | None = None
+    version: int | None = None
+    state: SkillState | None = None
+
+    @classmethod
+    def stored(cls, folder: str, stored: StoredSkill) -> Self:
+        skill = stored.skill
+        return cls(
+            folder=folder,
+            result="imported" if stored.is_new else "present",
+            detail=skill.reason,
+            id=skill.id,
+            name=skill.name,
+            version=skill.version,
+            state=skill.state,
+        )
+
+    @classmethod
+    def refused(cls, folder: str, error: RefusedFolderError) -> Self:
+        return cls(folder=folder, result="refused", error=error.kind, detail=str(error))
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """In the order of the request, after the numbers of each result."""
+
+    imported: int
+    present: int
+    refused: int
+    folders: list[ImportedFolder]
+
+    @classmethod
+    def of(cls, names: Sequence[str], stored: Mapping[int, StoredSkill], refused: Refused) -> Self:
+        folders = [
+            ImportedFolder.refused(name, refused[place])
+            if place in refused
+            else ImportedFolder.stored(name, stored[place])
+            for place, name in enumerate(names)
+        ]
+        counts = {
+            result: sum(each.result == result for each in folders) for result in ("imported", "present", "refused")
+        }
+        return cls(**counts, folders=folders)

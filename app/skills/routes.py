@@ -1,25 +1,159 @@
-"""Routes for skills: the functions that the agent wrote and kept."""
+"""Routes for skills: listed, found, compared, moved; run as a task; exported and imported as folders."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated
+from statistics import fmean
+from typing import Annotated, Any, Self, TypedDict
 from uuid import UUID
 
+import msgspec
 from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.response import Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.skill_value_view import SkillValue
-from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
-from app.db import skill_moves, skill_uses, skills, tables
-from app.db.skill_uses import SkillUse
-from app.db.skill_value import compared_tasks
+from app.api.submission import Principal, Priority, Variables
+from app.api.task_view import Accepted
+from app.api.tasks import IdempotencyKey
+from app.apis import store as apis
+from app.apis.catalog import Catalog
+from app.apis.documents.reader import DocumentReader
+from app.apis.documents.routes import read_api
+from app.apis.presentation import outline
+from app.base.errors import ConflictError, InvalidError
+from app.base.values import Json, SkillRun
+from app.db import releases, tables, tasks
+from app.db.database import Sessions
+from app.db.results import TaskSums
+from app.db.tables import SkillState
 from app.projects.authorization import find_project, project_filter, project_names
+from app.projects.settings import Limits
+from app.release import one_look
+from app.release.confidence_sequence import Interval, difference
+from app.skills import moves, offers
+from app.skills import offers as skill_uses
+from app.skills import store as skills
+from app.skills.admission import is_offered, stored_manifest
+from app.skills.folders import FolderProvenance, SkillFolder, check_all, read_all, store_all, write_folder
+from app.skills.offers import SkillUse
+from app.skills.requests import (
+    ImportReport,
+    ImportRequest,
+    SkillMatch,
+    SkillPage,
+    SkillSummary,
+    SkillView,
+    view_skill,
+)
+from app.skills.value import ComparedTask, compared_tasks
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
 from app.web.problem import problems
 from app.web.routes import SkillSearch
+
+_ALPHA = 0.05
+_SCENARIOS = 100
+
+
+class ScoredTasks(msgspec.Struct, frozen=True):
+    """A number of scored tasks, and their mean score; null without any."""
+
+    tasks: int
+    score: float | None
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Self:
+        return cls(len(scores), fmean(scores) if scores else None)
+
+
+class SkillEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean score, turns and generated tokens of a task with skills minus those of one without, each with the 95 %
+    interval for a person who looks once. null until there are tasks of both.
+    """
+
+    score: Interval | None
+    turns: Interval | None
+    tokens: Interval | None
+
+    @classmethod
+    def of(cls, offered: TaskSums, withheld: TaskSums) -> Self:
+        return cls(
+            score=one_look.difference(offered.score, withheld.score, most=1.0),
+            turns=one_look.difference(offered.turns, withheld.turns),
+            tokens=one_look.difference(offered.tokens, withheld.tokens),
+        )
+
+
+class ScenarioValue(msgspec.Struct, frozen=True, kw_only=True):
+    """`difference` is the mean score with skills minus that without, with a 95 % interval that holds at any time.
+
+    null until there are scores of both. `one_look` has narrower intervals, which hold for one look.
+    """
+
+    scenario: str | None
+    offered: ScoredTasks
+    withheld: ScoredTasks
+    difference: Interval | None
+    one_look: SkillEffect
+
+    @classmethod
+    def of(cls, scenario: str | None, tasks: Sequence[ComparedTask]) -> Self:
+        return cls(scenario=scenario, **_compared(tasks))
+
+
+class SkillValue(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all scenarios, then of each: those with most tasks, at most 100.
+
+    Which tasks do without is decided by a hash, so a difference is the effect of the skills. Each interval holds
+    by itself: of twenty scenarios, one may be wrong.
+    """
+
+    offered: ScoredTasks
+    withheld: ScoredTasks
+    difference: Interval | None
+    one_look: SkillEffect
+    scenarios: list[ScenarioValue]
+
+    @classmethod
+    def of(cls, tasks: Sequence[ComparedTask]) -> Self:
+        by_scenario: dict[str | None, list[ComparedTask]] = defaultdict(list)
+        for task in tasks:
+            by_scenario[task.scenario].append(task)
+        largest = sorted(by_scenario.items(), key=lambda item: -len(item[1]))[:_SCENARIOS]
+        scenarios = [ScenarioValue.of(scenario, members) for scenario, members in largest]
+        return cls(scenarios=scenarios, **_compared(tasks))
+
+
+class _Compared(TypedDict):
+    offered: ScoredTasks
+    withheld: ScoredTasks
+    difference: Interval | None
+    one_look: SkillEffect
+
+
+def _compared(tasks: Sequence[ComparedTask]) -> _Compared:
+    arms = [[task for task in tasks if task.withheld is withheld] for withheld in (False, True)]
+    offered, withheld = ([task.score for task in arm] for arm in arms)
+    return {
+        "offered": ScoredTasks.of(offered),
+        "withheld": ScoredTasks.of(withheld),
+        "difference": difference(offered, withheld, _ALPHA),
+        "one_look": SkillEffect.of(*map(_sums, arms)),
+    }
+
+
+def _sums(tasks: Sequence[ComparedTask]) -> TaskSums:
+    return TaskSums(
+        score=one_look.sums_of(task.score for task in tasks),
+        turns=one_look.sums_of(task.turns for task in tasks if task.turns is not None),
+        tokens=one_look.sums_of(task.tokens for task in tasks if task.tokens is not None),
+    )
+
 
 Query = Annotated[
     str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")
@@ -130,14 +264,14 @@ class SkillController(Controller):
     @post("/{skill_id:uuid}/approve", status_code=200, summary="Approve a skill", responses=_MOVE)
     async def approve(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """Moves it from quarantine to probation, or from probation to active, whatever its evidence."""
-        return await _move(session, access, skill_id, skill_moves.approve)
+        return await _move(session, access, skill_id, moves.approve)
 
     @post("/{skill_id:uuid}/retire", status_code=200, summary="Retire a skill", responses=_MOVE)
     async def retire(
         self, skill_id: FromPath[UUID], session: Db, access: Caller, in_favor_of: Kept = None
     ) -> SkillView:
         """No version of its name is offered again, even if the agent rewrites it, until a version is restored."""
-        move = skill_moves.retire if in_favor_of is None else partial(_merge, into=in_favor_of)
+        move = moves.retire if in_favor_of is None else partial(_merge, into=in_favor_of)
         return await _move(session, access, skill_id, move)
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=_MOVE)
@@ -146,12 +280,12 @@ class SkillController(Controller):
 
         One that was held still waits for approval, and replaces none.
         """
-        return await _move(session, access, skill_id, skill_moves.restore)
+        return await _move(session, access, skill_id, moves.restore)
 
     @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Deletes its source irrevocably; references to it keep its name. The agent may write it again."""
-        await _move(session, access, skill_id, skill_moves.delete)
+        await _move(session, access, skill_id, moves.delete)
 
 
 async def search_skills(
@@ -181,4 +315,207 @@ async def _move(session: AsyncSession, access: Access, skill_id: UUID, move: Mov
 
 
 async def _merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) -> tables.Skill:
-    return await skill_moves.merge(session, skill_id, into, actor)
+    return await moves.merge(session, skill_id, into, actor)
+
+
+_MAX_BYTES = 100_000  # of all arguments, as JSON
+
+Arguments = Annotated[
+    dict[str, Json],
+    msgspec.Meta(description="the arguments of the skill, by parameter", examples=[{"who": "iris"}]),
+]
+
+
+class SkillRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a skill is run. `principal`, `priority` and `variables` are those of a task."""
+
+    arguments: Arguments = {}
+    principal: Principal = ""
+    priority: Priority = 0
+    variables: Variables = {}
+
+
+class SkillRunController(Controller):
+    path = "/skills/{skill_id:uuid}/run"
+    tags = ("Skills",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(status_code=202, summary="Run a skill", responses=problems(400, 401, 403, 404, 409, 429))
+    async def run(
+        self,
+        skill_id: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        limits: NamedDependency[Limits],
+        data: JSONBody[SkillRunRequest | None] = None,
+        idempotency_key: IdempotencyKey = None,
+    ) -> Accepted:
+        """A task that calls the skill, without a model; its answer is what the skill returns. The skill may do
+        what its manifest permits, as when an agent calls it. The task fails if it raises. 409 for a skill, or a
+        version of it, that tasks of the principal are not offered.
+        """
+        task = await run_skill(session, access, skill_id, data or SkillRunRequest(), idempotency_key, limits)
+        await session.commit()
+        return Accepted.of(task)
+
+
+async def run_skill(
+    session: AsyncSession, access: Access, skill_id: UUID, data: SkillRunRequest, key: str | None, limits: Limits
+) -> tables.Task:
+    """Submit the task; the caller commits. Raises InvalidError, ConflictError, NotFoundError, LimitError."""
+    skill = await skills.get(session, skill_id, access.project_id)
+    if len(msgspec.json.encode(data.arguments)) > _MAX_BYTES:
+        raise InvalidError(f"arguments: together more than {_MAX_BYTES:,} bytes as JSON")
+    if not await is_offered(session, skill, data.principal):
+        raise ConflictError(
+            f"version {skill.version} of {skill.name} is {skill.state}{' and held' if skill.held else ''}: it is "
+            f"not offered to tasks of the principal {data.principal!r}; GET /v1/skills/search finds what is"
+        )
+    run = SkillRun(skill_id=skill.id, arguments=data.arguments)
+    new = tasks.NewTask(
+        instruction=f"Run the skill {skill.name}.",
+        key_id=access.key_id,
+        principal=data.principal,
+        priority=data.priority,
+        variables=data.variables,
+        skill_run=msgspec.to_builtins(run),
+        pinned=True,
+        idempotency_key=key,
+        request_digest=_digest(skill_id, data) if key else None,
+    )
+    [task] = await tasks.submit_all(session, [(skill.project_id, new)], limits)
+    return task
+
+
+def _digest(skill_id: UUID, data: SkillRunRequest) -> str:
+    """Identify the request, to tell a repeated one from another with the same key."""
+    return hashlib.sha256(msgspec.json.encode([skill_id, data], order="deterministic")).hexdigest()
+
+
+_MEDIA_TYPE = "text/x-ndjson"
+_PAGE = 100
+_OFFERED_TO_ALL = (SkillState.ACTIVE, SkillState.PROBATION)
+_STREAM = ResponseSpec(
+    Any,
+    description="One JSON object per line: `id`, `name`, `version` and `state` of a skill, and its `folder`: the "
+    "name, and the text of each of its `files` by path",
+    media_type=_MEDIA_TYPE,
+    generate_examples=False,
+)
+
+
+class ExportedSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of an export."""
+
+    id: UUID
+    name: str
+    version: int
+    state: SkillState
+    folder: SkillFolder
+
+
+class SkillFolderController(Controller):
+    path = "/skills"
+    tags = ("Skills",)
+    opt = {"scope": "skills"}  # noqa: RUF012
+
+    @get(
+        "/export",
+        summary="Export skills as Agent Skills",
+        media_type=_MEDIA_TYPE,
+        responses={200: _STREAM, **problems(400, 401, 403, 404)},
+    )
+    async def export_folders(
+        self,
+        access: Caller,
+        sessions: NamedDependency[Sessions],
+        project: ProjectName = None,
+        in_state: Annotated[
+            SkillState | None, QueryParameter(name="state", description="default: those that are offered to all")
+        ] = None,
+        name: FromQuery[str | None] = None,
+        scenario: FromQuery[str | None] = None,
+    ) -> Stream:
+        """Of each name one version: the active one, else the newest. A folder has a `SKILL.md` and the Python in
+        `scripts/`; deleted skills have none.
+        """
+        async with sessions() as session:
+            owner = await find_project(session, access, project)
+        states = _OFFERED_TO_ALL if in_state is None else (in_state,)
+        only = [
+            skills.SkillFilter(project_id=owner.id, state=state, name=name, scenario=scenario) for state in states
+        ]
+        return Stream(_lines(sessions, only), media_type=_MEDIA_TYPE)
+
+    @post(
+        "/import",
+        status_code=200,
+        summary="Import Agent Skills",
+        responses=problems(400, 401, 403, 404, 413),
+    )
+    async def import_folders(
+        self,
+        data: JSONBody[ImportRequest],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> ImportReport:
+        """Each folder is checked as a function that the agent wrote, and refused on its own. What passes is
+        quarantined and held: no task is offered it before it is approved.
+        """
+        project = await find_project(session, access, data.project)
+        project_id = project.id
+        await session.commit()
+        read = await asyncio.to_thread(read_all, data.folders)
+        named = {api.partition(".")[0] for each in read.read.values() for api in each.draft.apis}
+        catalog = await _catalog(session, document_reader, project_id, named)
+        checked = await asyncio.to_thread(check_all, read, catalog)
+        stored = await store_all(session, project_id, checked, access.actor)
+        await session.commit()
+        return ImportReport.of([folder.name for folder in data.folders], stored, checked.refused)
+
+
+async def _catalog(session: AsyncSession, reader: DocumentReader, project_id: UUID, named: set[str]) -> Catalog:
+    """The outlines of these APIs, of those that exist. Ends the transaction."""
+    rows = [row for row in await apis.of_project(session, project_id) if row.name in named]
+    await session.commit()
+    return Catalog(
+        {row.name: outline(row.name, (await read_api(reader, session, row, row.bind)).traits) for row in rows}
+    )
+
+
+async def _lines(sessions: Sessions, filters: Sequence[skills.SkillFilter]) -> AsyncIterator[bytes]:
+    seen: set[str] = set()
+    for only in filters:
+        cursor: str | None = None
+        while True:
+            async with sessions() as session:
+                page = await skills.page(session, only, cursor=cursor, limit=_PAGE)
+                provenance = await _provenance(session, page.items)
+            new = [each for each in page.items if each.source and each.name not in seen]
+            newest = list({each.name: each for each in new[::-1]}.values())[::-1]
+            seen |= {each.name for each in newest}
+            yield await asyncio.to_thread(b"".join, (_line(each, provenance[each.id]) for each in newest))
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+
+async def _provenance(session: AsyncSession, rows: Sequence[tables.Skill]) -> dict[UUID, FolderProvenance]:
+    stats = await offers.stats(session, [each.id for each in rows])
+    ids = {each.release_id for each in rows if each.release_id}
+    numbers = {each: (await releases.get(session, each)).number for each in ids}
+    return {
+        each.id: FolderProvenance(
+            release=numbers[each.release_id] if each.release_id else None,
+            uses=stats[each.id].uses,
+            successes=stats[each.id].successes,
+        )
+        for each in rows
+    }
+
+
+def _line(skill: tables.Skill, provenance: FolderProvenance) -> bytes:
+    folder = write_folder(skill, stored_manifest(skill), provenance)
+    line = ExportedSkill(id=skill.id, name=skill.name, version=skill.version, state=skill.state, folder=folder)
+    return msgspec.json.encode(line) + b"\n"

@@ -12,12 +12,14 @@ from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
 from app.apis.catalog import Catalog, with_builtins
 from app.base.errors import SandboxError
 from app.base.values import Offer, SkillRun
-from app.db import offers, results, skills, tables
+from app.db import results, tables
 from app.db.database import Sessions, direct, reading
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
+from app.skills import offers
+from app.skills import store as skills
 from app.skills.admission import is_offered, stored_manifest
 from app.skills.library import Library
-from app.skills.skill_choices import SURPLUS, WITHHELD, RetrievalTrace
+from app.skills.search import SURPLUS, WITHHELD, RetrievalTrace
 
 log = structlog.get_logger(__name__)
 

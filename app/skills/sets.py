@@ -7,9 +7,10 @@ import msgspec
 from sqlalchemy import ARRAY, ColumnElement, Uuid, all_, and_, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import skill_moves, tables
+from app.db import tables
 from app.db.queries import in_array
 from app.db.tables import LIVE_SKILLS, SkillState
+from app.skills import moves
 
 _REASON = "an earlier set of skills was restored"
 _skill = tables.Skill
@@ -40,16 +41,16 @@ async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID,
     taken back since returns to no higher state than it left. One that attempted a call beyond its manifest, one
     that is held, and one that was withdrawn with its release, which is still rejected, is not offered.
     """
-    rev = await skill_moves.next_rev(session, project_id)
+    rev = await moves.next_rev(session, project_id)
     plan = await _plan(session, project_id, wanted)
     for row in plan.away:  # superseded, not retired, which only a person does
-        await skill_moves.move(session, row, SkillState.SUPERSEDED, rev, reason=_REASON)
+        await moves.move(session, row, SkillState.SUPERSEDED, rev, reason=_REASON)
     active = [row.name for row, state in plan.back.items() if state is SkillState.ACTIVE]
     serving = and_(in_array(_skill.name, active), _skill.state == SkillState.ACTIVE)
     for row in await _unheld(session, project_id, serving):
-        await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
+        await moves.move(session, row, wanted[row.id], rev, reason=_REASON)
     for row, state in plan.back.items():
-        await skill_moves.move(session, row, state, rev, reason=_REASON)
+        await moves.move(session, row, state, rev, reason=_REASON)
     return plan.result
 
 
@@ -95,11 +96,11 @@ async def _unheld(session: AsyncSession, project_id: UUID, which: ColumnElement[
 
 
 def _returning(skill: tables.Skill, wanted: SkillState) -> SkillState:
-    return min(wanted, skill_moves.state_to_restore(skill), key=LIVE_SKILLS.index)
+    return min(wanted, moves.state_to_restore(skill), key=LIVE_SKILLS.index)
 
 
 def _can_return(skill: tables.Skill, rejected: Collection[UUID]) -> bool:
-    withdrawn = skill.moved_by in skill_moves.WITHDRAWERS and skill.release_id in rejected
+    withdrawn = skill.moved_by in moves.WITHDRAWERS and skill.release_id in rejected
     return skill.state is not SkillState.DELETED and not skill.violations and not withdrawn
 
 

@@ -1,16 +1,22 @@
-"""Exact Jaccard similarity over word n-grams, in memory: postings per n-gram, counted with one bincount.
-
-A text may have slots: words that match any other word. Its n-grams over slots are not counted, nor are as many of
-the query's: "mails from iris", with a slot for iris, equals "mails from omar".
+"""How alike an instruction and a skill are: exact Jaccard similarity over word n-grams, the share of its words
+in a description, nearest neighbors of vectors. And how ranked lists become one, by reciprocal rank fusion.
+All in memory, of one project or chain; the files of `mapped_index` answer the same for many.
 """
 
+import math
 import re
 from array import array
-from collections.abc import Collection, Hashable, Iterable
-from typing import Generic, TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import faiss
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from app.apis.naming import beginning, is_beginning
+from app.engine.protocol import Vector
 
 _WORD = re.compile(r"\w+")
 # Words that vary between phrasings of a request. Prepositions and negations are not among them: they distinguish
@@ -124,3 +130,194 @@ class NgramIndex(Generic[Key]):
             if (left >= 0).any():
                 postings[gram] = array("i", left[left >= 0].tobytes())
         self._postings = postings
+
+
+_CHARS = 10_000
+_TERMS = 40  # of a request
+_BEGINS = 0.7  # worth of a word that begins as another does: scale, scales
+_FEWEST = 2  # words that a skill shares with a request
+_ASKING = frozenset(
+    _WORD.findall(
+        "about also and as at be been but by find from get give he her him his how if in into it its let list many"
+        " much need no nor not off on or out she show so tell than their them then they to up use want what when"
+        " where which who whom whose why with"
+    )
+)
+
+
+def document_of(name: str, description: str) -> str:
+    """What is compared with requests: the name of a function says what it does, too."""
+    return f"{name.replace('_', ' ').capitalize()}. {description}"
+
+
+class DescriptionIndex(Generic[Key]):
+    def __init__(self) -> None:
+        self._words: dict[Key, frozenset[str]] = {}
+        self._having: defaultdict[str, dict[Key, None]] = defaultdict(dict)
+        self._alike: defaultdict[str, dict[str, None]] = defaultdict(dict)  # the words, by how they begin
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._words
+
+    def __bool__(self) -> bool:
+        return bool(self._words)
+
+    def add(self, key: Key, name: str, description: str) -> None:
+        """Replaces a known key."""
+        self.remove(key)
+        self._words[key] = _stems(document_of(name, description)[:_CHARS])
+        for word in self._words[key]:
+            self._having[word][key] = None
+            self._alike[beginning(word)][word] = None
+
+    def remove(self, key: Key) -> None:
+        """An unknown key is ignored."""
+        for word in self._words.pop(key, ()):
+            del self._having[word][key]
+            if not self._having[word]:
+                del self._having[word]
+                del self._alike[beginning(word)][word]
+
+    def search(self, request: str, limit: int, is_visible: Callable[[Key], bool]) -> list[tuple[Key, float]]:
+        """The visible keys with the largest share of the request's words, rare ones counting for more; best first.
+
+        Numbers, and names that no description has, are details of the request: they do not count.
+        """
+        total, worth, shared = 0.0, defaultdict[Key, float](float), defaultdict[Key, int](int)
+        for term, is_detail in _terms(request[:_CHARS]).items():
+            matched: dict[Key, float] = {}
+            alike = self._alike.get(beginning(term), ())
+            for word in [each for each in alike if each == term or is_beginning(each, term)]:
+                for key in self._having[word]:
+                    matched[key] = max(matched.get(key, 0.0), 1.0 if word == term else _BEGINS)
+            if is_detail and not matched:
+                continue
+            weight = math.log(1 + len(self._words) / max(len(matched), 1))
+            total += weight
+            for key, share in matched.items():
+                worth[key] += weight * share
+                shared[key] += 1
+        found = [
+            (key, value / total) for key, value in worth.items() if shared[key] >= _FEWEST and is_visible(key)
+        ]
+        return sorted(found, key=lambda each: -each[1])[:limit]
+
+
+def _terms(request: str) -> dict[str, bool]:
+    """The words of a request, and whether one is written like a name."""
+    terms: dict[str, bool] = {}
+    for number, word in enumerate(_WORD.findall(request)):
+        for stem in _stems(word):
+            if not word.isdigit() and len(terms) < _TERMS:
+                terms.setdefault(stem, number > 0 and word[0].isupper())
+    return terms
+
+
+def _stems(text: str) -> frozenset[str]:
+    return ngrams(text, (1,)) - _ASKING
+
+
+class VectorIndex(Generic[Key]):
+    """Exact cosine similarity of one embedder's vectors.
+
+    Removed vectors are masked until they are a fifth of all, then deleted in one pass.
+    """
+
+    def __init__(self, model: str, dimension: int) -> None:
+        self.model = model
+        self.dimension = dimension
+        # Any: FAISS's types lack the attributes of the wrapped index
+        self._index: Any = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
+        self._keys: dict[int, Key] = {}  # number in FAISS -> key
+        self._numbers: dict[Key, int] = {}
+        self._next = 0
+        self._removed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, entries: Sequence[tuple[Key, Vector]]) -> None:
+        """Vectors have norm 1. A known key is replaced. Raises ValueError for a wrong dimension."""
+        added = dict(entries)
+        if not added:
+            return
+        vectors = np.stack(list(added.values())).astype(np.float32)  # (N, D)
+        if vectors.shape[1] != self.dimension:
+            raise ValueError(
+                f"vectors of {self.model} have {self.dimension} numbers, these have {vectors.shape[1]}"
+            )
+        self.remove(list(added))
+        numbers = np.arange(self._next, self._next + len(added), dtype=np.int64)
+        self._next += len(added)
+        self._numbers.update(zip(added, numbers.tolist(), strict=True))
+        self._keys.update(zip(numbers.tolist(), added, strict=True))
+        self._index.add_with_ids(vectors, numbers)
+
+    def remove(self, keys: Sequence[Key]) -> None:
+        """Unknown keys are ignored."""
+        gone = [self._numbers.pop(key) for key in keys if key in self._numbers]
+        for number in gone:
+            del self._keys[number]
+        self._removed += gone
+        if len(self._removed) > 64 + len(self._numbers) // 4:
+            self._index.remove_ids(faiss.IDSelectorBatch(np.array(self._removed, np.int64)))
+            self._removed = []
+
+    def search(self, query: Vector, limit: int) -> list[tuple[Key, float]]:
+        """The nearest keys and their cosines, best first; ties go to the one added last."""
+        count = min(limit, len(self._numbers))
+        if not count:
+            return []
+        masked = faiss.IDSelectorBatch(np.array(self._removed, np.int64))
+        remaining = faiss.IDSelectorNot(masked)
+        settings: Any = faiss.SearchParameters()
+        if self._removed:
+            settings.sel = remaining
+        # (1, count) each; number -1: fewer vectors than requested
+        cosines, numbers = self._index.search(
+            query[None, :].astype(np.float32), count, params=settings
+        )  # (1, count)
+        pairs = zip(cosines[0].tolist(), numbers[0].tolist(), strict=True)
+        best = sorted((pair for pair in pairs if pair[1] >= 0), reverse=True)
+        return [(self._keys[number], cosine) for cosine, number in best]
+
+
+Scored: TypeAlias = Sequence[tuple[Key, float]]  # (key, similarity), best first
+Ranked: TypeAlias = list[tuple[Key, dict[str, int]]]  # best first, with the rank from 1 in each list that held it
+
+DEPTH = 50  # ranks of a list that count
+
+
+class FusionWeights(msgspec.Struct, frozen=True):
+    """The weight of each list, and the similarity in any one of them that admits a skill."""
+
+    weights: Mapping[str, float]
+    thresholds: Mapping[str, float]
+
+
+def fuse(
+    lists: Mapping[str, Scored[Key]],
+    settings: FusionWeights,
+    limit: int,
+    newest: Callable[[Key], tuple[int, str]],
+) -> Ranked[Key]:
+    """Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): a rank is worth weight / (60 + rank).
+
+    `newest` returns a key's version and name: ties go to the higher version, then to the name.
+    """
+
+    def order(entry: tuple[Key, float]) -> tuple[float, int, str]:
+        version, name = newest(entry[0])
+        return -entry[1], -version, name
+
+    ranks: dict[Key, dict[str, int]] = {}
+    worth: dict[Key, float] = {}
+    admitted: set[Key] = set()
+    for label, entries in lists.items():
+        for rank, (key, similarity) in enumerate(sorted(entries, key=order)[:DEPTH], start=1):
+            ranks.setdefault(key, {})[label] = rank
+            worth[key] = worth.get(key, 0.0) + settings.weights[label] / (60 + rank)
+            if similarity >= settings.thresholds[label]:
+                admitted.add(key)
+    best = sorted(((key, worth[key]) for key in admitted), key=order)
+    return [(key, ranks[key]) for key, _ in best[:limit]]

@@ -1,22 +1,81 @@
-"""What tasks that used skills cost, beside tasks of the same scenario that used none."""
+"""What skills are worth: the scores and costs of tasks that were offered skills, beside those of tasks from which
+skills were withheld by chance, or that used none.
+"""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Double, Select, cast, exists, func, select
+from sqlalchemy import Double, Select, case, cast, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from app.db import tables
+from app.db.queries import in_array
+from app.db.results import proven
 from app.db.tables import TaskState
 
-_MOST = 100_000  # tasks, the newest
+_MOST = 20_000  # tasks
+_task, _offer, _withheld = tables.Task, tables.SkillOffer, tables.WithheldSkill
+
+
+class ComparedTask(msgspec.Struct, frozen=True):
+    """A task that was offered a skill, or would have been, and that was scored, not by a judge alone.
+
+    Turns and tokens are None if it failed.
+    """
+
+    scenario: str | None
+    withheld: bool
+    score: float
+    turns: int | None = None
+    tokens: int | None = None  # generated
+
+
+async def withheld_among(session: AsyncSession, task_ids: Collection[UUID]) -> set[UUID]:
+    """The tasks from which chance withheld skills that fit."""
+    query = select(_withheld.task_id).where(in_array(_withheld.task_id, task_ids))
+    return set(await session.scalars(query.distinct()))
+
+
+async def compared_tasks(
+    session: AsyncSession,
+    project_id: UUID,
+    *,
+    skill_id: UUID | None = None,
+    scenario: str | None = None,
+    since: datetime | None = None,
+) -> Sequence[ComparedTask]:
+    """The latest 20,000, in the order in which they ended; all that concern a skill, if one is given."""
+    offered, withheld = exists().where(_offer.task_id == _task.id), exists().where(_withheld.task_id == _task.id)
+    if skill_id is not None:
+        offered, withheld = (
+            offered.where(_offer.skill_id == skill_id),
+            withheld.where(_withheld.skill_id == skill_id),
+        )
+    done = _task.state == TaskState.DONE
+    costs = (case((done, _task.turns)), case((done, _task.generated_tokens)))
+    query = (
+        select(_task.scenario, withheld.label("withheld"), proven(), *costs)
+        .where(_task.project_id == project_id, proven().is_not(None), _task.finished_at.is_not(None))
+        .where(_task.skill_run.is_(None), or_(offered, withheld))
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_MOST)
+    )
+    if scenario is not None:
+        query = query.where(_task.scenario == scenario)
+    if since is not None:
+        query = query.where(_task.finished_at >= since)
+    rows = (await session.execute(query)).all()
+    return [ComparedTask(*row) for row in reversed(rows)]
+
+
+_SKILL_SAVINGS_MOST = 100_000  # tasks, the newest
 _SUCCESS = 0.5
-_task, _offer = tables.Task, tables.SkillOffer
+_skill_savings_task, _skill_savings_offer = tables.Task, tables.SkillOffer
 
 
 class MeanCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,16 +123,38 @@ def total(savings: Sequence[ScenarioSavings], measure: str) -> float:
 
 
 def _query(project_id: UUID, since: datetime) -> Select[Any]:
-    other = aliased(_task)
+    other = aliased(_skill_savings_task)
     skill_runs = select(other.id).where(other.project_id == project_id, other.skill_run.is_not(None))
-    used = exists().where(_offer.task_id == _task.id, _offer.returned > 0).label("used")
+    used = (
+        exists()
+        .where(_skill_savings_offer.task_id == _skill_savings_task.id, _skill_savings_offer.returned > 0)
+        .label("used")
+    )
     newest = (
-        select(_task.scenario, used, _task.turns, _task.generated_tokens, _task.score)
-        .add_columns(func.extract("epoch", _task.finished_at - _task.started_at).label("seconds"))
-        .where(_task.project_id == project_id, _task.finished_at >= since, _task.state == TaskState.DONE)
-        .where(_task.scenario.is_not(None), _task.started_at.is_not(None), _task.id.not_in(skill_runs))
-        .order_by(_task.finished_at.desc())
-        .limit(_MOST)
+        select(
+            _skill_savings_task.scenario,
+            used,
+            _skill_savings_task.turns,
+            _skill_savings_task.generated_tokens,
+            _skill_savings_task.score,
+        )
+        .add_columns(
+            func.extract("epoch", _skill_savings_task.finished_at - _skill_savings_task.started_at).label(
+                "seconds"
+            )
+        )
+        .where(
+            _skill_savings_task.project_id == project_id,
+            _skill_savings_task.finished_at >= since,
+            _skill_savings_task.state == TaskState.DONE,
+        )
+        .where(
+            _skill_savings_task.scenario.is_not(None),
+            _skill_savings_task.started_at.is_not(None),
+            _skill_savings_task.id.not_in(skill_runs),
+        )
+        .order_by(_skill_savings_task.finished_at.desc())
+        .limit(_SKILL_SAVINGS_MOST)
         .subquery()
     )
     c = newest.c

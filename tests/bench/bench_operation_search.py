@@ -23,7 +23,7 @@ from app.apis.look_ups import index_of
 from app.apis.naming import place_of
 from app.apis.presentation import Presentation, present
 from app.engine.protocol import Embedder, Vector
-from app.skills.fusion import FusionWeights, fuse
+from app.skills.similarity import FusionWeights, fuse
 from tests.bench.results_file import write_results
 from tests.public_documents import NAMES, public_documents
 from tests.servers.test_public_documents import queries

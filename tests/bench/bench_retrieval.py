@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from app.db import postgres
 from app.db.database import open_database
 from app.db.migrate import migrate
-from app.db.skills import NewSkill, add
 from app.projects import store as projects
+from app.skills.store import NewSkill, add
 from tests.bench import synthetic_skills
 from tests.bench.results_file import write_results
 
@@ -112,7 +112,7 @@ def _queries(path: Path) -> NDArray[np.float32]:
 
 def _write(url: str, files: Path, project_id: UUID, tree: Path) -> tuple[float, float]:
     """Seconds, and MB at most."""
-    argv = [sys.executable, "-m", "app.skills.mapped.build_process", str(files), str(project_id)]
+    argv = [sys.executable, "-m", "app.skills.index_files", str(files), str(project_id)]
     began = time.perf_counter()
     run(argv, env=os.environ | {"DATABASE_URL": url, "PYTHONPATH": str(tree)}, check=True)
     return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

@@ -27,7 +27,7 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.in_memory_library import InMemoryLibrary
-from app.skills.retrieval import scenario as by_scenario
+from app.skills.search import scenario as by_scenario
 from tests.bench.in_session import InSessionSandbox
 from tests.bench.results_file import write_results
 from trainer.engines.embedded import subprocess_engine

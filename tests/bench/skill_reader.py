@@ -18,8 +18,7 @@ import numpy as np
 
 from app.db.database import open_database
 from app.skills.library import Library
-from app.skills.retrieval import Query, with_embeddings
-from app.skills.skill_index import SkillIndex
+from app.skills.search import Query, SkillIndex, with_embeddings
 
 _REPEATS = 3  # of each search: the least time counts, for others use the processor too
 _TICK = 0.002
@@ -77,7 +76,7 @@ async def main(database_url: str, project: str, queries: str, files: str) -> Non
     texts, here, timed = given["texts"].tolist(), UUID(project), Timed()
     options: dict[str, Any] = {}
     if files != "-":
-        from app.skills.mapped.index_files import IndexFiles  # noqa: PLC0415  an older checkout has none
+        from app.skills.index_files import IndexFiles  # noqa: PLC0415  an older checkout has none
 
         options["files"] = IndexFiles(Path(files))
     async with open_database(database_url, connections=2) as database:

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from app.db import skills
 from app.db.tables import SkillState
+from app.skills import store as skills
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 

@@ -30,16 +30,17 @@ from app.agent.prompt_profiles import choose_profile
 from app.apis.catalog import with_builtins
 from app.base.errors import InvalidError
 from app.base.values import GOOD, Json
-from app.db import skill_moves, training_data
+from app.db import training_data
 from app.db.database import Sessions, reading
-from app.db.skills import NewSkill
 from app.engine.tokenizer import ChatTokenizer
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.run_settings import RunKind, practised_api
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.skills import moves
 from app.skills.admission import admit, stored_manifest
 from app.skills.extract import extract
+from app.skills.store import NewSkill
 from trainer.atomic_write import write_atomically
 from trainer.engines.servers import sleep_during_updates
 from trainer.environment import Scenario, open_environment
@@ -308,7 +309,7 @@ async def offer_skills(
     async with sessions.begin() as session:
         await progress.hold(session)
         rows = [
-            await admit(session, job.project_id, each, catalog, actor=skill_moves.PRACTICE)
+            await admit(session, job.project_id, each, catalog, actor=moves.PRACTICE)
             for each in fitting[:_OFFERED]
         ]
         return [{"id": str(row.id), "name": row.name, "version": row.version, "state": row.state} for row in rows]

@@ -28,10 +28,9 @@ from app.base.values import Offer, Policy, Task, Trajectory
 from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.protocol import Sandbox
+from app.skills.checks import is_wrapper, validate_drafts
 from app.skills.in_memory_library import InMemoryLibrary
-from app.skills.skill_checks import is_wrapper
-from app.skills.validate_drafts import validate_drafts
-from app.skills.written_manifest import manifests_of
+from app.skills.provenance import manifests_of
 from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
 
 

@@ -23,7 +23,7 @@ from app.base.errors import WorldError
 from app.base.values import Offer
 from app.run_settings import RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
-from app.skills.ngrams import NgramIndex
+from app.skills.similarity import NgramIndex
 from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split
 from trainer.rewards import chain_step

@@ -14,7 +14,7 @@ from app.engine.protocol import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
-from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
+from app.skills.search import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.embedded import EnginePool, SubprocessEngine, local_embedder, subprocess_engine
 from trainer.engines.servers import SharedServers
 from trainer.environment import Environment

@@ -22,7 +22,7 @@ from app.agent.prompt_profiles import prompt_of
 from app.apis.catalog import with_builtins
 from app.base.errors import AdapterError, EngineRefusalError, InvalidError
 from app.base.values import Json
-from app.db import adapters, evaluations, releases, skill_changes, skills, tables
+from app.db import adapters, evaluations, releases, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.engine.protocol import ChatModel
@@ -31,10 +31,12 @@ from app.release import manifest as release_manifest
 from app.release.catalogs import Catalogs
 from app.release.hosted_models import HostedModels, charged
 from app.run_settings import MIN_SCENARIOS, RunSettings, release_numbers
+from app.skills import store as skill_changes
+from app.skills import store as skills
 from app.skills.admission import has_proved_itself, stored_manifest
 from app.skills.in_memory_library import GrownSkill
-from app.skills.indexed_rows import indexed
-from app.skills.skill_index import IndexedSkill
+from app.skills.index_files import indexed
+from app.skills.search import IndexedSkill
 from app.skills.visibility import SkillVersion, newest_visible, owners_for
 from trainer.atomic_write import write_atomically
 from trainer.evaluation.local import Evaluator, evaluation_settings, held_out, only_known

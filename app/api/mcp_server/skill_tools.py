@@ -8,13 +8,12 @@ import msgspec
 from app.api.mcp_server.following import Wait, followed
 from app.api.mcp_server.task_tools import IdempotencyKey, Project
 from app.api.mcp_server.tool import ServedTool, ToolCall
-from app.api.skill_runs import SkillRunRequest, run_skill
-from app.api.skill_view import SkillMatch
-from app.api.skills import search_skills
 from app.api.submission import Instruction, Principal
 from app.api.task_view import TaskView
 from app.db.database import reading
 from app.projects.authorization import find_project
+from app.skills.requests import SkillMatch
+from app.skills.routes import SkillRunRequest, run_skill, search_skills
 from app.web.fields import Scenario
 
 

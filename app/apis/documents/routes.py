@@ -35,7 +35,7 @@ from app.apis.requests import ApiRequest
 from app.apis.servers import has_name, origin
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
 from app.base.values import Json
-from app.db import manifests, skill_repairs, tables
+from app.db import manifests, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RepairOutcome
 from app.projects import audit
@@ -44,6 +44,7 @@ from app.projects.settings import Risk
 from app.release import manifest, tool_documents
 from app.release.api_refresh import refresh_api
 from app.release.tool_documents import presentation_of
+from app.skills import repairs
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName, Text
 from app.web.problem import problems
@@ -256,7 +257,7 @@ class ApiChangeController(Controller):
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
         changes = await api_changes.of_api(session, row.id)
-        skills = await skill_repairs.outcomes(session, [each.id for each in changes])
+        skills = await repairs.outcomes(session, [each.id for each in changes])
         return [ApiChangeView.of(each, skills[each.id]) for each in changes]
 
     @post(
