@@ -12,13 +12,10 @@ import httpx
 import msgspec
 from litestar import Litestar
 
-from app.adapters.store import AdapterStore
 from app.apis.documents.reader import DocumentReader
 from app.apis.mcp.connection import McpCommand
 from app.base.settings import Settings
 from app.base.values import Offer
-from app.datasets.data_location import DataRules
-from app.datasets.dataset_store import DatasetStore
 from app.db import tables
 from app.db.database import Sessions
 from app.db.disk_space import DiskSpace
@@ -28,13 +25,13 @@ from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.replica import ReplicaState
 from app.engine.tokenizer import ChatTokenizer
-from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.routes import ReadinessCheck
 from app.processes.api import OpenDependencies, console_router, create_app
 from app.projects import keys
 from app.projects import store as projects
-from app.release.first_release import FirstRelease
-from app.release.promote import Promoter
+from app.releases.adapter_store import AdapterDirectory, AdapterStore
+from app.releases.promotion import FirstRelease, Promoter
+from app.runs.datasets import DataRules, DatasetStore
 from app.web.routes import Dependencies
 from tests.recording_swapper import RecordingSwapper
 from tests.support.shared_reader import shared_reader

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from app.adapters.bundled_adapter import BundledAdapter
-from app.adapters.store import AdapterStore
-from app.release.first_release import FirstRelease
+from app.releases.adapter_store import AdapterStore
+from app.releases.bundled_adapter import BundledAdapter
+from app.releases.promotion import FirstRelease
 from trainer.learning.adapter import publish, with_lora
 from trainer.learning.model import load_model
 

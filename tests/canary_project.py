@@ -8,13 +8,14 @@ from uuid import UUID
 from sqlalchemy import func, update
 
 from app.base.values import Stop
-from app.db import releases, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import audit
-from app.release import canary, canary_trial
-from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
-from app.release.promote import Promoter
+from app.releases import canary
+from app.releases import store as releases
+from app.releases.canary import CanaryAction, CanaryDecision, CanaryRules
+from app.releases.promotion import Promoter
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import LEASE, project_row, task_row
 
@@ -84,7 +85,7 @@ async def begin(project: Project, percent: float = 50.0) -> tables.Release:
 async def evaluate(project: Project, rules: CanaryRules | None = None) -> CanaryDecision:
     async with project.sessions() as session:
         release = await releases.get(session, project.candidate)
-        return (await canary_trial.evaluate(session, release, rules or CanaryRules())).decision
+        return (await canary.evaluate(session, release, rules or CanaryRules())).decision
 
 
 async def apply_decision(project: Project) -> CanaryAction:

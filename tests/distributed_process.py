@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from app.run_settings import RunSettings
+from app.base.run_settings import RunSettings
 from tests.trajectory_samples import advantaged, rollout
 from trainer.learning.adapter import publish, with_lora
 from trainer.learning.learner import Learner

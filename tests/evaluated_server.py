@@ -16,16 +16,16 @@ from app.agent.rollout_loop import Agent
 from app.apis.documents.reader import DocumentReader
 from app.base.settings import Settings
 from app.base.values import Offer
-from app.broker.celery_broker import worker_notifier
-from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
-from app.hot_swap.adapter_directory import AdapterDirectory
 from app.processes.api import create_app
 from app.projects import keys
-from app.release.promote import Promoter
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.promotion import Promoter
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
+from app.runs.broker import worker_notifier
+from app.runs.datasets import DatasetStore
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
 from app.web.routes import Dependencies

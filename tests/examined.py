@@ -6,8 +6,8 @@ from pathlib import Path
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
-from app.run_settings import RunSettings
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine

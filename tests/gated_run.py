@@ -12,11 +12,15 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.base.errors import AdapterError, ConflictError, EngineRefusalError
+from app.base.run_settings import RunSettings
 from app.base.values import Json, Task, Trajectory
-from app.db import adapters, evaluations, releases, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
-from app.run_settings import RunSettings
+from app.releases import manifest_store
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.runs import store as runs
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
 from tests.promoted_releases import EVEN, GAIN, exam
@@ -154,7 +158,7 @@ class GatedRun:
     async def serve_since_best(self, *, base: str = BASE_MODEL) -> None:
         """Release 2 has proven a gain, with an adapter for `base`; release 3, which serves now, has shown none."""
         async with self.sessions.begin() as session:
-            await adapters.put(session, BEST, base=base, rank=1, project_id=self.project_id)
+            await manifest_store.put(session, BEST, base=base, rank=1, project_id=self.project_id)
             before = await releases.active(session, self.project_id)
             for model, sgc in ((BEST, GAIN), (SERVING, EVEN)):
                 release = await releases.propose(session, self.project_id, model)
@@ -199,7 +203,7 @@ class GatedRun:
 
     async def evaluations(self, run_id: UUID) -> Sequence[tables.Evaluation]:
         async with self.sessions() as session:
-            return await evaluations.of_run(session, run_id)
+            return await exams.of_run(session, run_id)
 
     def _evaluator(self, policies: Policies) -> Evaluator:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each

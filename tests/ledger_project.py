@@ -21,7 +21,7 @@ from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import keys
 from app.projects import store as projects
-from app.release import manifest
+from app.releases import manifest
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import Sandbox

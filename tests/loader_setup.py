@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.values import Probe
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, OpenHosted, Sampling
-from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.loader import AdapterLoader
-from app.hot_swap.swap_report import SwapReport
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.swap import AdapterLoader, SwapReport
 from tests.named_adapters import cut_short, make_named, probe_of
 from tests.rows import project_row
 

@@ -4,8 +4,10 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import run_queue, runs, tables
-from app.run_settings import RunKind, RunSettings
+from app.base.run_settings import RunKind, RunSettings
+from app.db import tables
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.rows import LEASE, project_row
 
 EXPIRED = -1.0  # a lease that has expired when it begins

@@ -4,9 +4,9 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from app.base.run_settings import RunSettings
 from app.base.values import BASE
-from app.db import releases
-from app.run_settings import RunSettings
+from app.releases import store as releases
 from tests.served_project import ServedProject
 from trainer.experience import BestExperience, LoggedExperience, read_best, read_logged
 from trainer.rewards import BaseModel

@@ -4,7 +4,7 @@ import asyncio
 
 from app.base.errors import AppError
 from app.base.values import Probe
-from app.hot_swap.swap_report import ReplicaSwapReport, SwapReport
+from app.releases.swap import ReplicaSwapReport, SwapReport
 
 
 class RecordingSwapper:

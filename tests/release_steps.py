@@ -3,9 +3,10 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Json
-from app.db import releases, tables
-from app.release import manifest
-from app.release.manifest import SkillsMode
+from app.db import tables
+from app.releases import manifest
+from app.releases import store as releases
+from app.releases.manifest import SkillsMode
 
 
 async def activate(

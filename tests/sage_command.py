@@ -6,8 +6,8 @@ import sys
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from app.db import run_queue
 from app.db.tables import RunState
+from app.runs import store as runs
 from tests.api_app import ApiApp
 
 
@@ -53,9 +53,9 @@ class SageCommand:
         """Execute the next run, as a worker would, with these metrics of its steps."""
         run_id, sessions = await self.run_id(), self.api.sessions
         async with sessions.begin() as session:
-            await run_queue.claim(session, "worker", 30, run_id)
+            await runs.claim(session, "worker", 30, run_id)
         for index, each in enumerate(metrics, start=1):
             async with sessions.begin() as session:
-                await run_queue.append_step(session, run_id, "worker", index, each, total=len(metrics))
+                await runs.append_step(session, run_id, "worker", index, each, total=len(metrics))
         async with sessions.begin() as session:
-            await run_queue.finish(session, run_id, "worker", state, **how)
+            await runs.finish(session, run_id, "worker", state, **how)

@@ -9,11 +9,12 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.run_settings import RunKind
 from app.base.values import BASE, Json, Policy, Stop, Trajectory, Turn, Use
-from app.db import releases, results, tables
+from app.db import results, tables
 from app.db.tables import RunState, TaskState
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunKind
+from app.releases import store as releases
 from app.skills import store as skills
 from tests.rows import new_skill, offer_of, task_row, trajectory_of
 from tests.scripted_engine import block

@@ -8,8 +8,9 @@ from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Stop
-from app.db import releases, results, tables
+from app.db import results, tables
 from app.db.tables import TaskState
+from app.releases import store as releases
 from tests.rows import task_row, trajectory_of, turn_of
 
 

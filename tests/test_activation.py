@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
+from app.releases import store as releases
 from app.skills import moves
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem

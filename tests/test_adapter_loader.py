@@ -14,16 +14,19 @@ from prometheus_client import REGISTRY
 
 from app.base import telemetry
 from app.base.errors import AdapterError, EngineError, EngineRefusalError
+from app.base.run_settings import RunSettings
 from app.base.values import Json, hosted
-from app.db import releases, run_queue, runs, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, RetryingEngine
 from app.engine.replica import PROBE_PREFIX
-from app.hot_swap.loader import AdapterLoader
 from app.projects import store as projects
-from app.run_settings import RunSettings
+from app.releases import store as releases
+from app.releases.swap import AdapterLoader
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.engine_process import engine_process
 from tests.hosted_project import always, hosted_entry
 from tests.loader_setup import GREEDY, PROMPT, LoaderSetup, NamedAdapters

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from app.adapters.store import AdapterStore
 from app.base.errors import AdapterError, EngineError, SettingError, StorageError, UnreadableAdapterError
 from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.releases.adapter_store import AdapterStore
 from tests.processes import free_ports
 from tests.s3_server import KEYS, s3_server
 from tests.synced_paths import synced_paths

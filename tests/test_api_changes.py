@@ -11,7 +11,7 @@ import pytest
 from app.apis.documents.reader import DocumentReader
 from app.db.database import Sessions
 from app.db.tables import SkillState
-from app.release.api_refresh import ApiRefresh
+from app.releases.refresh import ApiRefresh
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger_project import until

@@ -20,12 +20,13 @@ from app.apis import store as apis
 from app.apis import trials as api_trials
 from app.base.errors import EngineError
 from app.base.values import Stop, hosted, what_to_do
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.queries import from_now
 from app.db.tables import TrialState
 from app.engine.model_scope import ModelScope
 from app.machine.health import ScopeCheck
+from app.releases import store as releases
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.tasks.api_trials import ApiTrials
 from app.tasks.retention import RetentionLoop

@@ -13,18 +13,20 @@ from sqlalchemy import update
 from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import EngineError
-from app.datasets.dataset_store import DatasetStore
-from app.db import run_queue, runners, runs, tables
+from app.base.run_settings import RunSettings
+from app.db import runners, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
 from app.db.notify import NotificationListener
 from app.db.queries import from_now
-from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.health import RunnerError, check_runners
 from app.processes.api import create_app
 from app.projects import store as projects
-from app.release.promote import Promoter
-from app.run_settings import RunSettings
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.promotion import Promoter
+from app.runs import store as run_queue
+from app.runs import store as runs
+from app.runs.datasets import DatasetStore
 from app.web.routes import Dependencies
 from tests.api_app import (
     BASE_ALONE,

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from app.release.assigned_difference import (
+from app.releases.statistics import (
     AssignedValue,
     Effects,
+    Interval,
     KindMean,
     at_any_time,
     at_the_end,
     effects,
     is_one_sided,
 )
-from app.release.confidence_sequence import Interval
 
 RATES = {"easy": 0.9, "hard": 0.3}
 

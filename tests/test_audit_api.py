@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 
 from app.base.errors import AdapterError
-from app.db import adapters, releases
 from app.db.database import Sessions
 from app.projects import store as projects
+from app.releases import manifest_store
+from app.releases import store as releases
 from app.skills import moves
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem
@@ -53,7 +54,7 @@ async def test_a_proposed_adapter_becomes_a_candidate_that_can_be_activated(
     made = (await propose(api, name)).json()
     assert (made["state"], made["model"], made["training_run_id"]) == ("candidate", name, None)
     async with api.sessions() as session:
-        row = await adapters.get(session, name)
+        row = await manifest_store.get(session, name)
         assert (row.base, row.rank, row.probe) == ("seed", 4, None)
     assert (await api.client.post(f"/v1/releases/{made['id']}/activate")).json()["state"] == "active"
     assert api.loads.models == [name]
@@ -72,7 +73,7 @@ async def test_an_unusable_adapter_is_refused(api: ApiApp, model_dir: Path, tmp_
 async def test_an_adapter_of_another_base_model_is_refused(api: ApiApp, model_dir: Path, tmp_path: Path) -> None:
     name = make_named(model_dir, tmp_path, 1)
     async with api.sessions.begin() as session:
-        await adapters.put(session, name, base="another", rank=4, project_id=None)
+        await manifest_store.put(session, name, base="another", rank=4, project_id=None)
     answer = await propose(api, name)
     assert answer.status_code == 400
     assert "was trained on another, but seed is served" in answer.json()["detail"]
@@ -85,7 +86,7 @@ async def test_a_projects_administrator_proposes_adapters_of_the_project_and_of_
     mine, theirs = [await api.key("admin", project_id=each.id) for each in (api.demo, other)]
     trained, added, everybodys = [make_named(model_dir, tmp_path, seed) for seed in range(3)]
     async with api.sessions.begin() as session:
-        await adapters.put(session, trained, base="seed", rank=4, project_id=other.id)
+        await manifest_store.put(session, trained, base="seed", rank=4, project_id=other.id)
     assert (await propose(api, everybodys)).status_code == 201
 
     async def status(name: str, key: dict[str, str]) -> int:

@@ -14,9 +14,10 @@ from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
 from app.apis.calls.network import open_client
 from app.base.values import Call, Stop
-from app.db import calls, releases, tables, task_queue, turns
+from app.db import calls, tables, task_queue, turns
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRequest
+from app.releases import store as releases
 from app.skills import store as skills
 from tests.agent_skill_samples import folder
 from tests.api_app import ApiApp, open_api_app

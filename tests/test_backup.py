@@ -13,14 +13,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from app.adapters.store import AdapterStore
 from app.base.encryption import KeyRing, new_key, write_key_file
 from app.base.errors import ConflictError, DatabaseError, InvalidError, StorageError
 from app.base.settings import Settings
 from app.base.values import hosted
-from app.datasets.dataset_store import digest_of
 from app.db import migrate as table_copy
-from app.db import releases, results, tasks
+from app.db import results, tasks
 from app.db.database import open_database
 from app.db.migrate import migrate
 from app.db.tables import Adapter, Dataset
@@ -35,6 +33,9 @@ from app.machine.backup import (
 )
 from app.projects import keys, secrets
 from app.projects import store as projects
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterStore
+from app.runs.datasets import digest_of
 from tests.rows import trajectory_of, turn_of
 from tests.small_disk import small_disk
 from tests.support import postgres

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from app.base.settings import Settings
-from app.broker.celery_broker import TRAIN, notify_workers, open_broker, worker_notifier
+from app.runs.broker import TRAIN, notify_workers, open_broker, worker_notifier
 
 
 def test_a_notification_carries_the_id_of_the_run_and_expires(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 from app.apis import store as apis
 from app.base.errors import EngineError
 from app.base.values import Call, Stop
-from app.db import releases, results, shadows, tables
+from app.db import results, tables
 from app.db.database import Sessions
-from app.db.shadows import ShadowOutcome
+from app.releases import store as releases
+from app.releases import trials_store
+from app.releases.trials_store import ShadowOutcome
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.canary_project import Project
 from tests.http_server import served
@@ -116,9 +118,9 @@ async def test_shadows_are_queued_and_compared_in_pairs(api: ApiApp, project: Pr
     for failure in (None, None, "it tried to write: ledger.add_entry"):
         outcome = ShadowOutcome(stop=Stop.COMPLETED, score=1.0, turns=4, generated_tokens=50, failure=failure)
         async with api.sessions.begin() as session:
-            shadow = await shadows.claim(session, "me", 30)
+            shadow = await trials_store.claim(session, "me", 30)
             assert shadow is not None
-            await shadows.finish(session, shadow, outcome)
+            await trials_store.finish(session, shadow, outcome)
     shown = (await api.client.get(path)).json()
     assert (shown["pending"], shown["failures"]) == (0, {"it tried to write: ledger.add_entry": 1})
     assert [shown["score"][name] for name in ("tasks", "before", "shadow")] == [2, 0.5, 1.0]

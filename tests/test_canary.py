@@ -9,13 +9,14 @@ from sqlalchemy import text
 
 from app.base.errors import ConflictError, EngineError, InvalidError
 from app.base.values import Probe
-from app.db import adapters, releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.release import canary, canary_trial
-from app.release.canary_decision import CanaryAction
-from app.release.promote import Promoter
-from app.release.reconciler import ReleaseReconciler
+from app.releases import canary, manifest_store
+from app.releases import store as releases
+from app.releases.canary import CanaryAction
+from app.releases.promotion import Promoter
+from app.releases.reconciler import ReleaseReconciler
 from tests.canary_project import Project, apply_decision, begin, entries, open_project
 from tests.ledger_project import until
 
@@ -53,7 +54,7 @@ async def test_its_tasks_keep_it_after_it_ends_and_new_ones_get_the_active_relea
 async def test_it_begins_once_the_model_servers_have_verified_its_weights(project: Project) -> None:
     probe = Probe((1, 2), ())
     async with project.sessions.begin() as session:
-        await adapters.put(session, "f00d", base="seed", rank=16, project_id=None, probe=probe)
+        await manifest_store.put(session, "f00d", base="seed", rank=16, project_id=None, probe=probe)
     began = await begin(project)
     assert project.servers.models == ["f00d"]
     assert (began.state, began.canary_percent) == (ReleaseState.CANARY, 50.0)
@@ -193,7 +194,7 @@ async def test_a_persons_decision_in_the_meantime_is_not_overruled(project: Proj
         await settling
     began = await begin(project)
     async with project.sessions.begin() as session:
-        status = await canary_trial.evaluate(session, began)
+        status = await canary.evaluate(session, began)
         await releases.activate(session, other)
         with pytest.raises(ConflictError, match="release 2 was compared with release 1, no longer active"):
             status.check(began, await releases.active(session, project.id))
@@ -205,7 +206,7 @@ async def test_metrics_against_a_former_baseline_reject_nothing(project: Project
     await project.ended(project.candidate, 0.0, count=100)
     await project.ended((await project.release(1)).id, 1.0, count=100)
     async with project.sessions() as session:
-        status = await canary_trial.evaluate(session, began)
+        status = await canary.evaluate(session, began)
     assert status.decision.action is CanaryAction.REJECT
     async with project.sessions.begin() as session:
         await releases.activate(session, other)

@@ -5,12 +5,13 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from app.db import releases, tables
-from app.db.canaries import CanaryTask
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
-from app.release.reference import possible_loss
+from app.releases import store as releases
+from app.releases.canary import CanaryAction, CanaryDecision, CanaryRules
+from app.releases.reference import possible_loss
+from app.releases.trials_store import CanaryTask
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
 from tests.promoted_releases import EVEN, GAIN, exam, live
 from tests.trials import START, Arm, judged, trial

@@ -7,10 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.db.canaries import CanaryShare, CanaryTask
-from app.release.canary_decision import CanaryAction, CanaryRules, race, raised_percent
-from app.release.canary_metrics import MetricComparison
-from app.release.confidence_sequence import Interval
+from app.releases.canary import CanaryAction, CanaryRules, MetricComparison, race, raised_percent
+from app.releases.statistics import Interval
+from app.releases.trials_store import CanaryShare, CanaryTask
 from tests.trials import HALF, START, Arm, judged, trial
 
 FEWER = Arm(0.95, tokens=100)

@@ -7,12 +7,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, update
 
-from app.db import canaries, releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.projects import store as projects
-from app.release import canary
-from app.release.canary_decision import CanaryAction
+from app.releases import canary, trials_store
+from app.releases import store as releases
+from app.releases.canary import CanaryAction
 from app.skills import store as skills
 from tests.canary_project import Project, apply_decision, begin, entries, evaluate, open_project
 
@@ -82,7 +83,7 @@ async def test_its_share_is_raised_once_as_more_errors_are_ruled_out(project: Pr
     assert 30.0 <= raised.canary_percent <= 50.0
     assert await apply_decision(project) is CanaryAction.WAIT
     assert (await project.release()).canary_shares == raised.canary_shares
-    first, second = canaries.shares_of(raised)
+    first, second = trials_store.shares_of(raised)
     assert (first.percent, first.since, second.percent) == (20.0, raised.canary_at, raised.canary_percent)
     told = (await entries(project))[0]
     assert (told.actor, told.action) == ("canary", AuditAction.CANARY_RAISED)

@@ -8,10 +8,12 @@ import pytest
 from sqlalchemy import func, select
 
 from app.base.values import BASE, Stop
-from app.db import canaries, feedback, queries, release_trials, releases
+from app.db import feedback, queries
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.release.canary_decision import CanaryAction, CanaryRules
+from app.releases import store as releases
+from app.releases import trials_store
+from app.releases.canary import CanaryAction, CanaryRules
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
 
 CHECKED: dict[str, Any] = {"check_code": "score = float(answer['total'] == 42)"}
@@ -60,7 +62,7 @@ async def test_a_changed_document_interrupts_no_trial_and_other_weights_begin_it
     reward = (await evaluate(project)).metrics["reward"]
     assert (reward.tasks, reward.canary, reward.baseline) == ({"canary": 2, "baseline": 2}, 0.5, 0.25)
     async with project.sessions() as session:
-        trial = await release_trials.current(session, project.id)
+        trial = await trials_store.current(session, project.id)
         assert trial is not None
         sides = [await session.scalar(select(func.count()).where(each)) for each in (trial.new, trial.old)]
     assert sides == [2, 2]
@@ -116,9 +118,9 @@ async def test_a_task_is_of_its_scenario_or_of_its_instruction_and_late_scores_d
         await feedback.add(session, late, 0.25)
         await feedback.add(session, late, 0.5)
         active, since = await releases.active(session, project.id), began.created_at
-        found = await canaries.ended_tasks(session, began, active, since, 9)
-        before = await canaries.ended_tasks(session, began, active, since, 9, until=now)
-        first = await canaries.ended_tasks(session, began, active, since, 1)
+        found = await trials_store.ended_tasks(session, began, active, since, 9)
+        before = await trials_store.ended_tasks(session, began, active, since, 9, until=now)
+        first = await trials_store.ended_tasks(session, began, active, since, 1)
     hashed = f"instruction {md5(b'count my mails').hexdigest()}"
     assert [task.kind for task in found] == ["mail", hashed, hashed]
     assert [task.on_canary for task in found] == [True, True, False]
@@ -138,7 +140,7 @@ async def test_the_usual_of_a_kind_is_what_was_known_before_the_canary(project: 
     await project.ended(active, 0.0, scenario="mail")
     async with project.sessions.begin() as session:
         await feedback.add(session, last, 0.0)
-        usual = await canaries.usual_kinds(session, project.id, began.canary_at)
+        usual = await trials_store.usual_kinds(session, project.id, began.canary_at)
     assert usual == {"mail": (4, 3, 2.5, 1.0, 3, None), "buy": (1, 0, 0.0, 0.0, 0, None)}
 
 
@@ -151,8 +153,8 @@ async def test_what_a_check_could_not_score_is_no_score_of_its_kind(project: Pro
     await project.ended(began.id, None, scenario="mail", **CHECKED)
     await project.ended(began.id, 1.0, scenario="mail", **CHECKED)
     async with project.sessions() as session:
-        usual = await canaries.usual_kinds(session, project.id, began.canary_at)
-        rows = await canaries.ended_tasks(
+        usual = await trials_store.usual_kinds(session, project.id, began.canary_at)
+        rows = await trials_store.ended_tasks(
             session, began, await releases.active(session, project.id), began.canary_at, 9
         )
     assert usual == {"mail": (14, 14, 12.0, 2.0, 12, 1.0)}
@@ -196,8 +198,8 @@ async def test_the_usual_of_a_task_is_the_95th_percentile(project: Project) -> N
     async with project.sessions() as session:
         now = await session.scalar(func.clock_timestamp())
         assert now is not None
-        assert await canaries.typical_cost(session, project.id, now) == canaries.TypicalCost(95.0, 950.0)
-        assert await canaries.typical_cost(session, project.id, (await project.release(1)).created_at) is None
+        assert await trials_store.typical_cost(session, project.id, now) == trials_store.TypicalCost(95.0, 950.0)
+        assert await trials_store.typical_cost(session, project.id, (await project.release(1)).created_at) is None
 
 
 async def test_a_canary_is_evaluated_even_if_tasks_usually_end_before_their_first_turn(

@@ -4,10 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import canaries, releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState
 from app.projects import store as projects
+from app.releases import store as releases
+from app.releases import trials_store
 from app.skills import admission, moves
 from app.skills import store as skills
 from app.skills.library import Library
@@ -23,7 +25,7 @@ OTHER = ARCHIVE.replace("page = 1", "page = 0")
 
 async def begun(sessions: Sessions, project_id: UUID) -> tables.Release:
     async with sessions.begin() as session:
-        return await canaries.begin(session, (await releases.propose(session, project_id, "f00d")).id, 10)
+        return await trials_store.begin(session, (await releases.propose(session, project_id, "f00d")).id, 10)
 
 
 async def versions_found(library: Library, here: UUID, release: UUID | None, who: str = "ann") -> list[int]:
@@ -68,7 +70,7 @@ async def test_after_the_trial_the_skills_follow_the_release(sessions: Sessions,
     await library.save(here, [draft()], SkillOrigin(release_id=canary.id))
     assert await versions_found(library, here, None, "") == []
     async with sessions.begin() as session:
-        await canaries.end(session, canary.id, state, {})
+        await trials_store.end(session, canary.id, state, {})
         if state is ReleaseState.REJECTED:
             await moves.withdraw(session, canary.id, here, "it was rejected")
     await library.refresh(here)
@@ -98,7 +100,7 @@ async def test_a_project_that_offers_every_skill_at_once_waits_for_the_end_of_th
 
 async def test_evidence_activates_it_only_after_the_trial(sessions: Sessions) -> None:
     async with sessions.begin() as session:
-        canary = await canaries.begin(
+        canary = await trials_store.begin(
             session, (await releases.propose(session, (await project_row(session)).id, "f00d")).id, 10
         )
         here = SkillProject(session, canary.project_id)

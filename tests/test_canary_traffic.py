@@ -5,9 +5,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from app.db.canaries import CanaryShare, CanaryTask, UsualKind
-from app.release.canary_decision import CanaryAction, CanaryRules
-from app.release.canary_traffic import vanished
+from app.releases.canary import CanaryAction, CanaryRules, vanished
+from app.releases.trials_store import CanaryShare, CanaryTask, UsualKind
 from tests.trials import START, Arm, judged, trial
 
 OVER = CanaryRules(expired="its time is over", passed_gate=True)

@@ -8,8 +8,7 @@ from app.apis import store as apis
 from app.apis.catalog import App
 from app.base.values import Json
 from app.db.database import Sessions
-from app.release.catalogs import Catalogs
-from app.release.tool_documents import ApiDocument
+from app.releases.tools import ApiDocument, Catalogs
 from tests.rows import project_row
 
 

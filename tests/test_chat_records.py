@@ -8,8 +8,8 @@ import pytest
 
 from app.base.errors import InvalidError
 from app.base.values import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
+from app.runs.chat_lines import ChatRecord, from_line
 from tests.support.every_row import every_row
 from trainer.sft.chats import prompt_lines, read_records, record_of, to_line, write_records
 

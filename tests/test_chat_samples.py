@@ -11,8 +11,8 @@ from app.agent.prompt_compact import Compact
 from app.base.errors import InvalidError, ModelError
 from app.base.model_catalog import SEED_DIR
 from app.base.values import Trajectory
-from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import ChatTokenizer, Message
+from app.runs.chat_lines import ChatRecord, from_line
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import byte_tokenizer
 from tests.test_served_model import THINKS

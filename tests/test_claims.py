@@ -10,11 +10,12 @@ from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
 from app.base.errors import ConflictError
 from app.base.values import Call, Stop
-from app.db import calls, lease, shadows, tables, task_queue, turns
+from app.db import calls, lease, tables, task_queue, turns
 from app.db.database import Sessions
 from app.db.lease import new_claim
 from app.db.tables import TaskState
 from app.projects.settings import ApprovalRequest
+from app.releases import trials_store
 from tests.rows import LEASE, project_row, task_row, turn_of
 
 EXPIRED = -1.0
@@ -96,11 +97,11 @@ async def test_a_shadow_that_was_claimed_again_is_not_finished_by_its_earlier_cl
     claimed = await task_queue.claim(session, "me", LEASE)
     assert claimed is not None
     assert claimed.release_id is not None
-    await shadows.add(session, claimed.release_id, [task.id])
-    first = await shadows.claim(session, new_claim("me"), EXPIRED)
+    await trials_store.add(session, claimed.release_id, [task.id])
+    first = await trials_store.claim(session, new_claim("me"), EXPIRED)
     assert first is not None
     earlier = tables.Shadow(release_id=first.release_id, task_id=first.task_id, owner=first.owner)
-    second = await shadows.claim(session, new_claim("me"), LEASE)
+    second = await trials_store.claim(session, new_claim("me"), LEASE)
     assert second is not None
-    assert await shadows.finish(session, earlier, shadows.ShadowOutcome()) is False
-    assert await shadows.finish(session, second, shadows.ShadowOutcome()) is True
+    assert await trials_store.finish(session, earlier, trials_store.ShadowOutcome()) is False
+    assert await trials_store.finish(session, second, trials_store.ShadowOutcome()) is True

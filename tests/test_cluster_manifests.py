@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 from app.base.errors import InvalidError
 from app.base.values import hosted
-from app.db import releases
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.release.cluster_manifests import KINDS, ClusterNames, ServedRelease, render_manifests
+from app.releases import store as releases
+from app.releases.cluster_manifests import KINDS, ClusterNames, ServedRelease, render_manifests
 from tests.crd_schemas import CRD_SCHEMAS
 from tests.rows import project_row
 from tests.test_asgi import run

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from app.base.encryption import KeyRing, new_key
 from app.base.model_catalog import SEED_DIR
 from app.cli import main
-from app.db import hosted_models
 from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
 from app.projects import usage
+from app.releases import hosted_models
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.sft.chats import read_records

@@ -5,7 +5,7 @@ from math import log
 import numpy as np
 import pytest
 
-from app.release.confidence_sequence import Floats, Interval, boundary, difference, mean_interval, variation
+from app.releases.statistics import Floats, Interval, boundary, difference, mean_interval, variation
 
 ALPHA = 0.05
 LINES = 8  # of the boundary

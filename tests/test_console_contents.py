@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import queries, releases, results, tables
+from app.db import queries, results, tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
-from app.release import canary
+from app.releases import canary
+from app.releases import store as releases
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app
 from tests.canary_project import Project, begin

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.api.exams import ExamResult
-from app.console.exams import ReleaseResult, results_chart
-from app.console.release_evidence import exam_figures
+from app.releases.exams.pages import ReleaseResult, results_chart
+from app.releases.exams.routes import ExamResult
+from app.releases.figure_pages import exam_figures
 
 _NOW = datetime(2026, 1, 30, tzinfo=UTC)
 

@@ -8,10 +8,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.credentials import store as credentials
-from app.db import datasets, evaluations, releases, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
-from app.db.evaluations import NewEvaluation
-from app.release import manifest
+from app.releases import manifest
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewEvaluation
+from app.runs import datasets
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page
@@ -78,7 +81,7 @@ async def _release(session: AsyncSession, project_id: UUID) -> None:
         new = NewEvaluation(
             model=each.model, environment="office", settings={}, figures={"sgc": interval}, release_id=each.id
         )
-        await evaluations.add(session, project_id, new)
+        await exams.add(session, project_id, new)
 
 
 async def test_what_rest_keeps_for_a_scope_is_on_no_page_without_it(api: ApiApp) -> None:

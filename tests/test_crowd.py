@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from app.apis.calls.skill_guard import SkillManifest
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Offer
-from app.run_settings import RunKind, RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy
 from tests.test_chain_rollouts import ScriptedRunner, sandbox, scenarios

@@ -15,8 +15,8 @@ import pytest
 
 from app.base.errors import InvalidError, SettingError
 from app.base.settings import Settings
-from app.datasets.data_location import DataRules, check_location, prefixes_in, resolve_path
 from app.db.database import Sessions
+from app.runs.datasets import DataRules, check_location, prefixes_in, resolve_path
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.served_scores import serve_scored

@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.base.values import Stop
-from app.db import feedback, releases, results, tables, task_queue
+from app.db import feedback, results, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
 from app.projects import keys
 from app.projects import store as projects
+from app.releases import store as releases
 from app.skills import offers
 from app.skills import store as skills
 from tests.rows import claimed_task, new_skill, offer_of, project_row, task_row, trajectory_of

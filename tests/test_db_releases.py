@@ -8,12 +8,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError
+from app.base.run_settings import RunSettings
 from app.base.values import Probe, ProbePoint
-from app.db import adapters, evaluations, notify, releases, runs, tables
+from app.db import notify, tables
 from app.db.database import Sessions
-from app.db.evaluations import NewEvaluation
 from app.db.tables import ReleaseState
-from app.run_settings import RunSettings
+from app.releases import manifest_store
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewEvaluation
+from app.runs import store as runs
 from tests.rows import project_row
 
 
@@ -81,11 +85,11 @@ async def test_a_release_that_passed_does_not_serve_yet_and_may_be_reopened_or_r
 
 async def test_an_adapter_keeps_its_trainers_logprobs_of_fixed_tokens(session: AsyncSession) -> None:
     probe = Probe((1, 2, 3), (ProbePoint(1, 2, -0.1, -1.25), ProbePoint(2, 3, -2.5, -0.001)))
-    await adapters.put(session, "beef", base="seed", rank=4, project_id=None, probe=probe)
-    await adapters.put(session, "feed", base="seed", rank=4, project_id=None)
-    assert await adapters.probe(session, "beef") == probe
-    assert await adapters.probe(session, "feed") is None
-    assert await adapters.probe(session, "base") is None
+    await manifest_store.put(session, "beef", base="seed", rank=4, project_id=None, probe=probe)
+    await manifest_store.put(session, "feed", base="seed", rank=4, project_id=None)
+    assert await manifest_store.probe(session, "beef") == probe
+    assert await manifest_store.probe(session, "feed") is None
+    assert await manifest_store.probe(session, "base") is None
 
 
 async def test_only_a_candidate_can_be_rejected(session: AsyncSession) -> None:
@@ -147,11 +151,11 @@ async def test_an_unknown_release_or_project_is_named(session: AsyncSession) -> 
 
 async def test_the_same_adapter_twice_is_one_row(session: AsyncSession) -> None:
     owner = uuid4()
-    await adapters.put(session, "f00d", base="seed", rank=16, project_id=owner)
-    again = await adapters.put(session, "f00d", base="seed", rank=16, project_id=uuid4())
+    await manifest_store.put(session, "f00d", base="seed", rank=16, project_id=owner)
+    again = await manifest_store.put(session, "f00d", base="seed", rank=16, project_id=uuid4())
     assert (again.hash, again.base, again.rank, again.project_id) == ("f00d", "seed", 16, owner)
     with pytest.raises(NotFoundError, match="cafe"):
-        await adapters.get(session, "cafe")
+        await manifest_store.get(session, "cafe")
 
 
 async def test_evaluations_are_found_by_run_and_by_release(session: AsyncSession) -> None:
@@ -167,7 +171,7 @@ async def test_evaluations_are_found_by_run_and_by_release(session: AsyncSession
             run_id=run.id,
             release_id=release.id,
         )
-        await evaluations.add(session, release.project_id, new)
-    found = await evaluations.of_run(session, run.id)
+        await exams.add(session, release.project_id, new)
+    found = await exams.of_run(session, run.id)
     assert [each.model for each in found] == ["base", "f00d"]
-    assert [each.figures for each in await evaluations.of_release(session, release.id)] == [figures] * 2
+    assert [each.figures for each in await exams.of_release(session, release.id)] == [figures] * 2

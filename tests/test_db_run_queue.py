@@ -5,9 +5,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import adapters, run_queue, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
+from app.releases import manifest_store
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.queued_runs import EXPIRED, held, queued
 from tests.rows import LEASE
 from trainer.worker.launcher import reconcile
@@ -97,7 +100,7 @@ async def test_only_an_idle_worker_notifies_of_queued_runs(committed: Sessions, 
 
 async def test_any_running_is_true_until_the_last_run_has_ended(session: AsyncSession) -> None:
     run = await held(session)
-    assert await adapters.any_trains(session)
+    assert await manifest_store.any_trains(session)
     await run_queue.finish(session, run.id, "me", RunState.DONE)
     await queued(session)
-    assert not await adapters.any_trains(session)
+    assert not await manifest_store.any_trains(session)

@@ -9,10 +9,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError
-from app.db import notify, run_queue, runs
+from app.base.run_settings import RunKind, read_settings
+from app.db import notify
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.run_settings import RunKind, read_settings
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.queued_runs import EXPIRED, SFT, held, queued
 from tests.rows import LEASE, project_row
 

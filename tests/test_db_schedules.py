@@ -10,13 +10,17 @@ from sqlalchemy import event, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError, NotFoundError
+from app.base.run_settings import RunKind, RunSettings, read_settings
 from app.base.values import ScoreSource
-from app.db import releases, results, run_queue, runs, schedules, tables, task_queue
+from app.db import results, tables, task_queue
 from app.db.database import Sessions
 from app.db.queries import from_now
-from app.db.schedules import NewSchedule
 from app.db.tables import ReleaseState, RunState, TaskState
-from app.run_settings import RunKind, RunSettings, read_settings
+from app.releases import store as releases
+from app.runs import schedule as schedules
+from app.runs import store as run_queue
+from app.runs import store as runs
+from app.runs.schedule import NewSchedule
 from tests.rows import LEASE, project_row, task_row
 from trainer.worker.launcher import fire_schedules
 

@@ -11,11 +11,12 @@ import uvicorn
 from app.apis import store as apis
 from app.apis.documents.protocols import parse_document
 from app.base.errors import ApiDocumentError
-from app.db import manifests, releases, task_queue
+from app.db import task_queue
 from app.db.database import Sessions
 from app.machine.up import PROJECT, first_task, register_demo
 from app.projects import store as projects
-from app.release import manifest, tool_documents
+from app.releases import manifest, manifest_store, tools
+from app.releases import store as releases
 from tests.rows import LEASE, task_row
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.services import create_demo_apis
@@ -65,8 +66,8 @@ async def test_registering_again_does_not_undo_a_roll_back(
     await register_demo(database_url, services)
     async with committed() as session:
         active = await releases.active(session, project.id)
-        [mail] = await tool_documents.api_documents(session, active)
-        document = json.loads(await manifests.document(session, mail.id, mail.digest))
+        [mail] = await tools.api_documents(session, active)
+        document = json.loads(await manifest_store.document(session, mail.id, mail.digest))
     assert (active.id, mail.name, document) == (serving.id, "mail", {"old": True})
 
 

@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from app.base.settings import Settings
-from app.db import run_queue, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
 from app.engine.adapter_files import WEIGHTS
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.processes import command_of, descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.run import train

@@ -7,12 +7,11 @@ import msgspec
 import pytest
 from sqlalchemy import text, update
 
-from app.adapters.bundled_adapter import BundledAdapter
 from app.apis import store as apis
 from app.apis import trials
 from app.base.plugin_options import EnvironmentInfo
 from app.base.settings import Settings
-from app.db import environments, hosted_models, postgres, releases, runners, schedules, tables
+from app.db import postgres, runners, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.db.queries import from_now
@@ -20,6 +19,11 @@ from app.db.tables import TrialState
 from app.machine.doctor import check_trials, examine, skew_finding
 from app.machine.local_database import lock_data_dir, noted_settings
 from app.projects import secrets
+from app.releases import hosted_models
+from app.releases import store as releases
+from app.releases.bundled_adapter import BundledAdapter
+from app.runs import schedule
+from app.runs import store as runs
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
 from tests.rows import project_row, runner_report
@@ -73,7 +77,7 @@ async def patient(committed: Sessions, database_url: str, engine: str, model_dir
         await runners.report(session, runner_report())
         later = from_now(120)  # the command may take longer to start than a report counts
         await session.execute(update(tables.RunnerProcess).values(seen_at=later))
-        await environments.report(session, "gpu1", [EnvironmentInfo("office", "1", {})])
+        await runs.report(session, "gpu1", [EnvironmentInfo("office", "1", {})])
     env = environment(tmp_path / "other", database_url) | {
         "ENGINE_URLS": engine,
         "SAGE_MODEL": str(model_dir),
@@ -203,14 +207,14 @@ async def test_a_project_without_the_adapter_that_comes_with_the_model_is_a_warn
 async def test_a_schedule_whose_runs_cannot_learn_is_a_warning(patient: Patient, committed: Sessions) -> None:
     async with committed.begin() as session:
         project = await project_row(session)
-        new = schedules.NewSchedule(every_hours=6)
-        await schedules.put(session, project.id, new)
+        new = schedule.NewSchedule(every_hours=6)
+        await schedule.put(session, project.id, new)
     _, found = await patient.examined()
     assert found["learning"].startswith(
         f"warning: runs of project {project.name} learn nothing: no task of the last"
     )
     async with committed.begin() as session:
-        await schedules.put(session, project.id, msgspec.structs.replace(new, enabled=False))
+        await schedule.put(session, project.id, msgspec.structs.replace(new, enabled=False))
     _, found = await patient.examined()
     assert "learning" not in found
 

@@ -10,9 +10,10 @@ from sqlalchemy import text, update
 
 from app.base.plugin_options import EnvironmentInfo, options_schema
 from app.cli import main
-from app.db import environments, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.queries import from_now
+from app.runs import store as runs
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from trainer.worker.launcher import EnvironmentReport
@@ -31,12 +32,12 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 
 async def report(sessions: Sessions, worker: str, *environments_of: EnvironmentInfo) -> None:
     async with sessions.begin() as session:
-        await environments.report(session, worker, environments_of)
+        await runs.report(session, worker, environments_of)
 
 
 async def installed(sessions: Sessions) -> Sequence[EnvironmentInfo]:
     async with sessions() as session:
-        return await environments.installed(session)
+        return await runs.installed(session)
 
 
 async def run(command: list[str]) -> str:

@@ -8,12 +8,15 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.base.errors import ConflictError
-from app.db import feedback, learning, queries, releases, results, runs, tables
+from app.base.run_settings import RunKind, RunSettings
+from app.db import feedback, queries, results, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState, TaskState
-from app.db.training_data import window
 from app.projects import audit
-from app.run_settings import RunKind, RunSettings
+from app.releases import store as learning
+from app.releases import store as releases
+from app.runs import store as runs
+from app.runs.experience import window
 from app.skills import evidence, offers
 from app.skills import store as skills
 from app.tasks import retention

@@ -9,11 +9,11 @@ import torch
 
 from app.base.errors import EngineError
 from app.base.settings import Settings
-from app.db import exams
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
+from app.releases.exams import store as exams
 from app.skills import moves
 from app.skills import store as skills
 from tests.counting_environment import counting

@@ -9,11 +9,11 @@ import pytest
 from litestar import Request, get, post
 
 from app.base.errors import InvalidError, StagingError
-from app.db import exams
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import secrets
 from app.projects import store as projects
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject, put_ledger

@@ -6,14 +6,16 @@ import pytest
 from sqlalchemy import update
 
 from app.base.errors import InvalidError
+from app.base.run_settings import check_runnable, read_settings
 from app.base.values import BASE
-from app.db import evaluations, exams, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.projects.settings import is_held_out
-from app.run_settings import check_runnable, read_settings
+from app.releases.exams import store as evaluations
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.gated_run import PartlyKnown
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
 from trainer.run import train

@@ -9,15 +9,19 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete
 
+from app.base.run_settings import RunSettings
 from app.base.values import Stop
-from app.db import evaluations, exams, learning, releases, runs, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.evaluations import NewEvaluation
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.projects.settings import is_held_out, kind_of
-from app.run_settings import RunSettings
+from app.releases import store as learning
+from app.releases import store as releases
+from app.releases.exams import store as evaluations
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewEvaluation, NewExamTask
+from app.runs import store as runs
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject

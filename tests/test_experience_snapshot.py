@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError
+from app.base.run_settings import RunSettings
 from app.base.values import BASE
 from app.db.database import Sessions
-from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject

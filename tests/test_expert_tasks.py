@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import select, update
 
 from app.base.values import CountedTokens, Stop, Turn, hosted
-from app.db import releases, results, tables, task_queue, tasks, turns
+from app.db import results, tables, task_queue, tasks, turns
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState, TaskState
+from app.releases import store as releases
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app
 from tests.hosted_project import hosted_entry, hosted_runner

@@ -9,14 +9,15 @@ import msgspec
 import pytest
 from sqlalchemy import update
 
-from app.db import results, schedules, tables, tasks
+from app.base.run_settings import RunKind, RunSettings
+from app.db import results, tables, tasks
 from app.db.tables import Exploration, TaskState
 from app.projects.settings import ProjectSettings, stored
-from app.run_settings import RunKind, RunSettings
 from app.runner.execute import TaskExecutor
 from app.runner.exploration import is_chosen
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
+from app.runs import schedule as schedules
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.selection import is_withheld

@@ -19,10 +19,10 @@ from app.apis.listing import listed_apps
 from app.apis.presentation import Presentation, present
 from app.base.values import Json, Offer, Stop, Task, Turn
 from app.client.server import SageClient
-from app.datasets.chat_lines import ChatRecord
 from app.db import results, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import TaskState
+from app.runs.chat_lines import ChatRecord
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of

@@ -9,11 +9,12 @@ import httpx
 import pytest
 
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
-from app.datasets.dataset_store import DatasetStore, digest_of
-from app.db import datasets, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.run_settings import RunKind, RunSettings
+from app.runs import datasets
+from app.runs.datasets import DatasetStore, digest_of
 from tests.rows import project_row
 from tests.s3_server import KEYS, s3_server
 from trainer.run_job import Job

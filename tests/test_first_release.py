@@ -7,17 +7,18 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.adapters.bundled_adapter import BUNDLED, BundledAdapter
 from app.base.errors import AdapterError
 from app.base.model_catalog import CATALOG
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
-from app.db import adapters, releases
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.adapter_files import content_hash, verify
 from app.engine.tokenizer import read_card
 from app.projects import store as projects
-from app.run_settings import RunSettings
+from app.releases import manifest_store
+from app.releases import store as releases
+from app.releases.bundled_adapter import BUNDLED, BundledAdapter
 from tests.api_app import open_api_app
 from tests.bundled_adapters import BASE, bundle, first_release
 from tests.named_adapters import cut_short
@@ -43,7 +44,7 @@ async def test_it_is_the_base_model_with_the_adapter_that_comes_with_it(
     [release] = await releases.of_project(session, project.id)
     assert (release.number, release.state, release.model) == (1, ReleaseState.ACTIVE, bundled.hash)
     assert release.evidence == {"reason": f"it comes with {BASE}"}
-    row = await adapters.get(session, bundled.hash)
+    row = await manifest_store.get(session, bundled.hash)
     assert (row.base, row.rank, row.project_id, row.probe) == (BASE, 16, None, None)
     assert verify(tmp_path / "adapters" / bundled.hash).base == BASE
 

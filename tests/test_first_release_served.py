@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.db import releases
 from app.db.database import Sessions
 from app.projects import keys
+from app.releases import store as releases
 from tests.bundled_adapters import bundle, first_release
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named

@@ -8,10 +8,11 @@ import pytest
 import structlog
 
 from app.base.errors import ConflictError, EngineError, StagingError
-from app.db import adapters, releases
+from app.base.run_settings import MIN_KINDS
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.run_settings import MIN_KINDS
+from app.releases import manifest_store
+from app.releases import store as releases
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
 from tests.gated_run import NEW, RULES, SCENARIOS, SERVING, FixedScenarios, GatedRun, PartlyKnown, lazy, wordy
@@ -39,7 +40,7 @@ async def test_a_better_candidate_passes_and_is_not_active_before_servers_have_p
 async def test_a_candidate_of_another_base_model_than_the_active_release_waits(run: GatedRun) -> None:
     await run.serve_since_best()
     async with run.sessions.begin() as session:
-        await adapters.put(session, SERVING, base="the-base-of-before", rank=1, project_id=run.project_id)
+        await manifest_store.put(session, SERVING, base="the-base-of-before", rank=1, project_id=run.project_id)
     policies = run.policies(new=run.expert)
     result = await run.evaluate(policies)
     assert (result.decision, result.evidence["verdict"], policies.loaded) == ("waiting", "untested", {})

@@ -14,9 +14,9 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.base.errors import InvalidError, WorldError
 from app.base.model_catalog import SEED_DIR
+from app.base.run_settings import RunKind, RunSettings, read_settings
 from app.base.values import Policy, Task, Trajectory
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.search import scenario as by_scenario

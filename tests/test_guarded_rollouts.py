@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
-from app.db import exams, tables
+from app.db import tables
 from app.db.tables import ExamSource
 from app.projects import store as projects
+from app.releases.exams import store as exams
 from app.skills import store as skills
 from app.skills.in_memory_library import GrownSkill
 from tests.examined import examined

@@ -11,15 +11,16 @@ import pytest
 from litestar import post
 from sqlalchemy import select
 
+from app.base.run_settings import RunSettings
 from app.base.values import BASE
-from app.db import exams, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
 from app.projects.settings import is_held_out, kind_that_begins
-from app.run_settings import RunSettings
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine

@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import delete
 
 from app.base.values import Call, Task
-from app.db import exam_sizes, exams, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.exams import HeldOut, NewExamTask
-from app.db.scored_log import UnlabelledTask
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
 from app.projects.settings import is_held_out, kind_that_begins
+from app.releases.exams import store as exam_sizes
+from app.releases.exams import store as exams
+from app.releases.exams.store import HeldOut, NewExamTask, UnlabelledTask
 from tests.served_project import ServedProject
 from tests.training_project import ProgressRecorder, TrainingProject, on_this_machine
 from trainer.experience import HeldOutTasks, TaskKinds, read_held_out

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from app.base.values import BASE, hosted
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.projects import store as projects
 from app.projects import usage
+from app.releases import store as releases
 from tests.hosted_project import hosted_entry
 from tests.odd_endpoint import OddEndpoint, said
 from tests.scripted_engine import block

@@ -12,11 +12,12 @@ from structlog.testing import capture_logs
 
 from app.base.errors import InvalidError, SettingError
 from app.base.judge import GroupJudge, load_judge
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
-from app.db import hosted_models, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.projects import usage
-from app.run_settings import RunSettings
+from app.releases import hosted_models
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer

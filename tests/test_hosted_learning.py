@@ -16,12 +16,14 @@ from app.agent.prompt_profiles import PROFILES, hosted_prompt
 from app.apis import store as apis
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import BASE, CountedTokens, Policy, Task, Trajectory, Turn, hosted, hosted_id
-from app.db import adapters, releases, results, tables
+from app.db import results, tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunKind, RunSettings
+from app.releases import manifest_store
+from app.releases import store as releases
 from app.sandbox.protocol import Observation, RunStop
 from tests.ledger import Ledger
 from tests.rows import project_row, trajectory_of
@@ -195,7 +197,7 @@ async def test_a_run_goes_on_from_the_weights_that_served_before_the_hosted_mode
     sessions: Sessions, session: AsyncSession, shop: ServedProject, job: Callable[..., Job]
 ) -> None:
     assert await find_start(job(), sessions) is None
-    await adapters.put(session, "a" * 32, base="another", rank=4, project_id=shop.project.id)
+    await manifest_store.put(session, "a" * 32, base="another", rank=4, project_id=shop.project.id)
     await shop.release("a" * 32)
     await shop.release(MODEL)
     await session.commit()

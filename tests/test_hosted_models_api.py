@@ -10,13 +10,14 @@ from sqlalchemy import select
 from app.apis.calls.network import OwnServices, Service
 from app.base.errors import EngineError, EngineRefusalError
 from app.base.values import hosted
-from app.db import hosted_models, releases, tables
+from app.db import tables
 from app.db.database import Sessions, keys_of
 from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
 from app.projects import usage
-from app.release import hosted_models as opened_models
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models
+from app.releases import store as releases
+from app.releases.hosted_models import HostedModels
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.support.every_row import every_row
@@ -230,7 +231,7 @@ async def test_a_failed_request_is_noted_until_one_succeeds(api: ApiApp, url: st
 async def test_what_a_model_is_asked_for_is_charged_once_each_minute_and_on_leaving(
     api: ApiApp, url: str, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.setattr(opened_models, "_CHARGE_SECONDS", seconds)
+    monkeypatch.setattr(hosted_models, "_CHARGE_SECONDS", seconds)
     await add(api, url, price_in=3, price_out=15)
     row, each = await row_of(api), (3 * 9 + 15 * 5) / 1e6
 
@@ -241,7 +242,7 @@ async def test_what_a_model_is_asked_for_is_charged_once_each_minute_and_on_leav
             return today.cost
 
     opened = HostedModels().open(api.sessions, row.id)
-    async with opened_models.charged(opened, api.sessions, api.demo.id, "run", row.id) as model:
+    async with hosted_models.charged(opened, api.sessions, api.demo.id, "run", row.id) as model:
         for _ in range(2):
             await model.answer(HELLO, max_tokens=9, temperature=0)
         assert await spent() == pytest.approx(0 if seconds else 2 * each)

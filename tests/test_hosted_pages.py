@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.base.values import hosted
-from app.db import releases, task_queue
+from app.db import task_queue
 from app.db.database import Sessions
 from app.db.tables import Task, TaskState
 from app.projects import usage
+from app.releases import store as releases
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page
 from tests.hosted_project import hosted_entry

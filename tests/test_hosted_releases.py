@@ -13,10 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.prompt_profiles import hosted_prompt
 from app.base.errors import ConflictError, EngineRefusalError
 from app.base.values import BASE, Probe, hosted
-from app.db import canaries, hosted_models, releases, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
-from app.hot_swap.swap_report import SwapReport
-from app.release.promote import Promoter
+from app.releases import hosted_models, trials_store
+from app.releases import store as releases
+from app.releases.promotion import Promoter
+from app.releases.swap import SwapReport
 from tests.api_app import PROMPT, ApiApp, open_api_app, problem
 from tests.hosted_project import hosted_entry
 from tests.http_server import served
@@ -178,7 +180,7 @@ async def test_a_release_whose_model_was_removed_serves_in_no_way(api: ApiApp) -
     await _remove(api.sessions, api.demo.id)
 
     async def begin(session: AsyncSession) -> None:
-        await canaries.begin(session, release, 10)
+        await trials_store.begin(session, release, 10)
 
     async def approve(session: AsyncSession) -> None:
         await releases.approve(session, release, {})

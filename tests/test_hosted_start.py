@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.adapters.store import AdapterStore
 from app.base.settings import Settings
 from app.base.values import hosted_id
-from app.db import hosted_models, releases
 from app.db.database import Sessions
 from app.machine.up import kept_models
 from app.projects import store as projects
-from app.release.first_release import FirstRelease
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterStore
+from app.releases.hosted_models import HostedModels
+from app.releases.promotion import FirstRelease
 from tests.api_app import open_api_app
 from tests.odd_endpoint import OddEndpoint, Reply, said
 from tests.processes import free_ports

@@ -17,13 +17,15 @@ from app.api.trajectories import view
 from app.base.errors import EngineError, EngineRefusalError
 from app.base.values import CountedTokens, Stop, Trajectory, Turn, hosted
 from app.console.timeline import fold
-from app.db import hosted_models, releases, results, shadows, tables, task_queue, tasks, turns
+from app.db import results, tables, task_queue, tasks, turns
 from app.db.tables import TaskState
 from app.engine.protocol import ChatAnswer
 from app.engine.tokenizer import Message
 from app.projects import store as projects
 from app.projects import usage
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models, trials_store
+from app.releases import store as releases
+from app.releases.hosted_models import HostedModels
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
@@ -262,11 +264,11 @@ async def test_a_shadow_whose_models_answers_break_off_fails_and_what_it_asked_f
             await session.commit()
         open_hosted = partial(HostedModels().open, project.sessions)
         executor = replace(hosted_executor(project, ScriptedChatModel()), open_hosted=open_hosted)
-        found: list[shadows.ShadowedTask] = []
+        found: list[trials_store.ShadowedTask] = []
 
         async def done() -> bool:
             async with project.sessions() as session:
-                found[:] = await shadows.of_release(session, release.id)
+                found[:] = await trials_store.of_release(session, release.id)
             return all(pair.shadow for pair in found)
 
         async with ShadowRunner(project.sessions, executor, lambda: True, pause=0.1):
@@ -334,11 +336,11 @@ async def test_a_shadow_has_the_policy_of_its_release(project: LedgerProject, wh
     async with project.sessions() as session:
         assert await request_shadows(session, shared_reader(), release, 5) == 1
         await session.commit()
-    pairs: list[shadows.ShadowedTask] = []
+    pairs: list[trials_store.ShadowedTask] = []
 
     async def done() -> bool:
         async with project.sessions() as session:
-            pairs[:] = await shadows.of_release(session, release.id)
+            pairs[:] = await trials_store.of_release(session, release.id)
         return all(pair.shadow for pair in pairs)
 
     async with ShadowRunner(project.sessions, executor, lambda: True, pause=0.1):

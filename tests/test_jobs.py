@@ -9,10 +9,14 @@ from datetime import datetime
 
 import pytest
 
-from app.db import environments, releases, run_logs, runs, schedules, tables
+from app.base.run_settings import RunSettings
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.run_settings import RunSettings
+from app.releases import store as releases
+from app.runs import schedule
+from app.runs import store as environments
+from app.runs import store as runs
 from tests.emptied_database import emptied_database
 from tests.processes import alive, command_of, descendants, gone
 from tests.rows import project_row
@@ -90,7 +94,7 @@ async def test_the_end_of_the_log_is_in_the_database(host: WorkerHost, data: str
     log = (host.directory / "runs" / str(run_id) / "log").read_text()
     assert {"defect": "that was not meant", "killed": "written just before"}[data] in log
     async with asyncio.timeout(60), host.sessions() as session:
-        while await run_logs.read(session, run_id) != log:  # noqa: ASYNC110
+        while await environments.read(session, run_id) != log:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -236,8 +240,8 @@ def _span(run: tables.TrainingRun) -> tuple[datetime, datetime]:
 async def test_the_worker_fires_schedules(host: WorkerHost) -> None:
     async with host.sessions.begin() as session:
         project = await project_row(session)
-        await schedules.put(
-            session, project.id, schedules.NewSchedule(every_hours=1 / 3600, settings=RunSettings(steps=1))
+        await schedule.put(
+            session, project.id, schedule.NewSchedule(every_hours=1 / 3600, settings=RunSettings(steps=1))
         )
     await host.worker()
     async with asyncio.timeout(120):
@@ -248,7 +252,7 @@ async def test_the_worker_fires_schedules(host: WorkerHost) -> None:
                 break
             await asyncio.sleep(0.1)
     async with host.sessions.begin() as session:
-        await schedules.remove(session, project.id)
+        await schedule.remove(session, project.id)
 
 
 @pytest.mark.slow

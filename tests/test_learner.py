@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from app.base.errors import InvalidError, ModelMemoryError, StorageError
+from app.base.run_settings import RunSettings
 from app.engine.adapter_files import WEIGHTS
-from app.run_settings import RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.small_disk import small_disk
 from tests.synced_paths import synced_paths

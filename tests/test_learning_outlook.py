@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import ScoreSource, hosted
-from app.db import learning_outlook, schedules, tables, tasks
+from app.db import tables, tasks
 from app.db.database import Sessions
-from app.db.learning_outlook import Outlook, Serving
 from app.db.tables import Exploration
 from app.projects import store as projects
-from app.run_settings import RunKind, RunSettings
+from app.runs import schedule
+from app.runs.schedule import Outlook, Serving
 from tests.support.every_row import every_row
 
 PERSON, JUDGE = ScoreSource.PERSON, ScoreSource.JUDGE
@@ -41,8 +42,8 @@ async def outlook_of(
             ended = {"finished_at": datetime.now(UTC) - timedelta(days=days_ago), "score": 1.0}
             open_tasks = update(tables.Task).where(tables.Task.project_id == owner.id, tables.Task.score.is_(None))
             await session.execute(open_tasks.values(**ended, score_source=source))
-        new = schedules.NewSchedule(every_scored_tasks=300, every_hours=hours, settings=RunSettings(**run or {}))
-        return await learning_outlook.outlook(session, await schedules.put(session, owner.id, new), serving)
+        new = schedule.NewSchedule(every_scored_tasks=300, every_hours=hours, settings=RunSettings(**run or {}))
+        return await schedule.outlook(session, await schedule.put(session, owner.id, new), serving)
 
 
 async def test_each_setting_that_makes_learning_impossible_is_named_with_the_remedy(sessions: Sessions) -> None:
@@ -104,7 +105,7 @@ async def test_a_hosted_model_that_serves_leaves_nothing_for_runs_that_need_logp
         task = await tasks.submit(session, owner.id, tasks.NewTask(instruction="x"))
         ended = {"finished_at": datetime.now(UTC), "score": 1.0, "score_source": PERSON}
         await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
-    new = schedules.NewSchedule(every_scored_tasks=300, settings=RunSettings(kind=RunKind(kind)))
-    found = await learning_outlook.outlook(session, await schedules.put(session, owner.id, new), GREEDY)
+    new = schedule.NewSchedule(every_scored_tasks=300, settings=RunSettings(kind=RunKind(kind)))
+    found = await schedule.outlook(session, await schedule.put(session, owner.id, new), GREEDY)
     assert [each for each in found.problems if "the hosted model that serves has no token ids" not in each] == []
     assert (len(found.problems), found.scores_per_week > 0) == (problems, not problems)

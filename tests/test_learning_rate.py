@@ -7,10 +7,10 @@ import pytest
 
 from app.base.errors import InvalidError
 from app.base.model_catalog import SEED_DIR
-from app.db import learning
+from app.base.run_settings import RunKind, RunSettings
 from app.db.database import Sessions
 from app.engine.tokenizer import read_card
-from app.run_settings import RunKind, RunSettings
+from app.releases import store as releases
 from tests.api_app import open_api_app
 from tests.console_pages import read_page
 from tests.http_server import served
@@ -67,7 +67,7 @@ async def test_rest_command_and_page_say_how_far_a_run_may_go_and_why(
                     run = (await api.client.post("/v1/training-runs", json={"settings": settings})).json()
                     if rate is not None:
                         async with committed.begin() as session:
-                            await learning.record(session, UUID(run["id"]), "base", [], rate)
+                            await releases.record(session, UUID(run["id"]), "base", [], rate)
                     found = (await api.client.get(f"/v1/training-runs/{run['id']}")).json()["update"]
                     assert found == (None if update is None else {"max_kl": 0.05} | update)
                     page = await read_page(api, f"/console/runs/{run['id']}", "admin")

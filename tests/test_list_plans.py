@@ -13,11 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import failed_calls
 from app.apis.approvals import store as approvals
 from app.base.values import Stop
-from app.db import releases, runs, tasks, training_data, watches
+from app.db import tasks
 from app.db.database import Database, open_database
 from app.db.tables import ApprovalState, DeliveryState, RunState, SkillState, TaskState
 from app.projects import audit, statistics, webhooks
 from app.projects.statistics import TimeBucket
+from app.releases import store as releases
+from app.releases import trials_store
+from app.runs import experience
+from app.runs import store as runs
 from app.skills import store as skills
 from app.skills import value
 from tests.support import postgres
@@ -144,7 +148,7 @@ LISTINGS: dict[str, Listing] = {
         for what, state in (("unfiltered", None), ("in a rare state", DeliveryState.FAILED))
     },
     "failed calls of an API": lambda session: failed_calls.of_api(session, PROJECT, "mail"),
-    "the training window": lambda session: training_data.window(session, PROJECT, limit=50),
+    "the training window": lambda session: experience.window(session, PROJECT, limit=50),
 }
 
 
@@ -156,11 +160,11 @@ async def test_a_listing_reads_few_pages_by_an_index(full: Database, name: str) 
 async def test_a_watch_reads_the_latest_tasks_before_it_however_many_there_are(
     full: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "_MOST_BEFORE", 50)
+    monkeypatch.setattr(trials_store, "_MOST_BEFORE", 50)
 
     async def before(session: AsyncSession) -> None:
         release = await releases.numbered(session, PROJECT, 1)
-        assert len(await watches.tasks_before(session, release, NOW + timedelta(days=2))) == 50
+        assert len(await trials_store.tasks_before(session, release, NOW + timedelta(days=2))) == 50
 
     await _check_plan(full, before, most_pages=200)
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from app.adapters.bundled_adapter import BUNDLED
 from app.base.errors import InvalidError, SettingError
 from app.base.model_catalog import CATALOG, DEFAULT_MODEL, SEED
 from app.base.settings import Settings
 from app.base.values import Stop
 from app.cli import main
 from app.engine.client import HttpEngine
+from app.releases.bundled_adapter import BUNDLED
 from tests.engine_process import engine_process
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir

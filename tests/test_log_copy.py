@@ -3,9 +3,10 @@
 from pathlib import Path
 from uuid import uuid4
 
-from app.db import run_logs, runs
+from app.base.run_settings import RunSettings
 from app.db.database import Sessions
-from app.run_settings import RunSettings
+from app.runs import store as run_logs
+from app.runs import store as runs
 from tests.rows import project_row
 from trainer.worker.run_files import LogCopy
 

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
-from app.db import manifests, releases, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.projects import audit
-from app.release import manifest, tool_documents
-from app.release.tool_documents import ApiDocument
+from app.releases import manifest, manifest_store, tools
+from app.releases import store as releases
+from app.releases.tools import ApiDocument
 from tests.release_steps import activate
 from tests.rows import LEASE, project_row, task_row
 
@@ -42,12 +43,12 @@ async def begin_task(session: AsyncSession, project_id: UUID) -> tables.Task:
 
 async def served(session: AsyncSession, release: tables.Release) -> list[tuple[str, int]]:
     """Name and version of each document that its tasks see."""
-    found = await tool_documents.api_documents(session, release)
+    found = await tools.api_documents(session, release)
     return [(each.name, (await document_of(session, each))["version"]) for each in found]
 
 
 async def document_of(session: AsyncSession, api: ApiDocument) -> Any:
-    return json.loads(await manifests.document(session, api.id, api.digest))
+    return json.loads(await manifest_store.document(session, api.id, api.digest))
 
 
 async def test_a_project_without_tasks_keeps_its_release_while_its_apis_are_registered(
@@ -102,7 +103,7 @@ async def test_an_old_document_is_used_with_the_current_server(session: AsyncSes
         server="http://now",
         token="s",
     )
-    [document] = await tool_documents.api_documents(session, first)
+    [document] = await tools.api_documents(session, first)
     assert (await document_of(session, document), document.digest) == ({"version": 1}, "mail 1")
     assert (document.source, document.server, document.token) == ("upload", "http://now", "s")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings, variable_of
 from app.cli import main
 from app.client.options import ListingGroup
-from app.run_settings import RunSettings
 from app.web.manual import DIRECTORY
 from tests.page_commands import blocks, commands
 from tests.rest_reference import openapi_document

@@ -14,7 +14,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.mcp import listing
 from app.apis.mcp.connection import McpTarget
 from app.db.database import Sessions
-from app.release.mcp_refresh import McpRefresh, mark_changed
+from app.releases.refresh import McpRefresh, mark_changed
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until

@@ -22,10 +22,9 @@ from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import McpServers
 from app.apis.mcp.listing import discover
 from app.base.errors import ApiDocumentError
-from app.db import manifests
 from app.db.database import Sessions
-from app.release import tool_documents
-from app.release.mcp_refresh import McpRefresh
+from app.releases import manifest_store, tools
+from app.releases.refresh import McpRefresh
 from tests.api_app import ApiApp, asgi_client, open_api_app
 from tests.echo_service import raised
 from tests.ledger_project import until
@@ -98,8 +97,8 @@ async def gateway(api: ApiApp, principal: str = "") -> AsyncIterator[Gateway]:
         servers = await stack.enter_async_context(McpServers(client))
         async with api.sessions() as session:
             row = await apis.get(session, api.demo.id, "notes", document=False)
-            document = json.decode(await manifests.document(session, row.id, row.digest))
-            known = [await tool_documents.api_document(session, row)]
+            document = json.decode(await manifest_store.document(session, row.id, row.digest))
+            known = [await tools.api_document(session, row)]
         catalog = Catalog({"notes": parse_document("notes", document)})
         credentials = StoredCredentials(api.sessions, client, known, principal)
         callers = mcp_callers(servers, api.demo.id, principal, 5)

@@ -13,10 +13,10 @@ from app.apis.calls.network import open_client
 from app.apis.mcp.connection import McpServers
 from app.apis.mcp.listing import fetch_listing
 from app.base.errors import InvalidError
-from app.db import exams
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import store as projects
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from app.runner.runner import Runner
 from tests.examined import examined
 from tests.ledger_project import OPTIONS, LedgerProject

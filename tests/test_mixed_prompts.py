@@ -14,13 +14,14 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
 from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
-from app.db import releases, results, runners
+from app.db import results, runners
 from app.db.database import Sessions
 from app.db.tables import Task as TaskRow
 from app.db.tables import TaskState
 from app.engine.protocol import Engine
 from app.engine.tokenizer import Message
-from app.release.manifest import update_prompt
+from app.releases import store as releases
+from app.releases.manifest import update_prompt
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gated_run import GatedRun, lazy

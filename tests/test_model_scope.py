@@ -9,12 +9,12 @@ from app.apis.documents.protocols import parse_document
 from app.apis.documents.reader import DocumentReader
 from app.base.model_catalog import SEED, SEED_DIR
 from app.base.values import Json, hosted
-from app.db import releases
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
 from app.machine.health import ScopeCheck
 from app.machine.routes import ReadinessCheck
+from app.releases import store as releases
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.hosted_project import hosted_entry

@@ -16,10 +16,10 @@ from app.apis.calls.network import open_client
 from app.apis.credentials import store as api_credentials
 from app.apis.credentials.stored_credentials import StoredCredentials
 from app.base.errors import HostError
-from app.db import manifests, tables
+from app.db import tables
 from app.db.database import Sessions, keys_of
-from app.release import tool_documents
-from app.release.catalogs import Catalogs
+from app.releases import manifest_store, tools
+from app.releases.tools import Catalogs
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.lock_waits import waits_for_a_lock
@@ -137,7 +137,7 @@ async def test_a_release_of_before_sends_no_secrets_to_the_former_server(
 ) -> None:
     former = await put(api, document=document("http://evil.test/v1"), bearer_token="former-key")
     async with api.sessions.begin() as session:
-        await manifests.store_tools(session, api.demo.id, {"mail": manifests.Tool(former["digest"])})
+        await manifest_store.store_tools(session, api.demo.id, {"mail": manifest_store.Tool(former["digest"])})
     now = await put(api, bearer_token=KEY)
     internet.requests.clear()
     assert "may not get the token of this API" in await _called(api, client, former["digest"])
@@ -150,7 +150,7 @@ async def _called(api: ApiApp, client: httpx.AsyncClient, digest: str) -> str:
     """The error of a call, as a task makes it with the release that has this document."""
     async with api.sessions() as session:
         row = await apis.get(session, api.demo.id, "mail", document=False)
-        tool = tool_documents.document_of(session, row, manifests.Tool(digest), has_credentials=False)
+        tool = tools.document_of(session, row, manifest_store.Tool(digest), has_credentials=False)
     catalog = await Catalogs(api.sessions).of([tool])
     credentials = StoredCredentials(api.sessions, client, [tool])
     try:
@@ -319,7 +319,7 @@ async def _gateway_of_now(api: ApiApp, client: httpx.AsyncClient) -> Gateway:
     """As a task opens it that begins now."""
     async with api.sessions() as session:
         row = await apis.get(session, api.demo.id, "mail", document=False)
-        begun = await tool_documents.api_document(session, row)
+        begun = await tools.api_document(session, row)
     catalog = await Catalogs(api.sessions).of([begun])
     return Gateway(catalog, client, credentials=StoredCredentials(api.sessions, client, [begun]))
 

@@ -4,8 +4,9 @@ import pytest
 
 from app.agent.limits import RolloutLimits
 from app.base.values import Stop
-from app.db import exams, training_data
 from app.db.tables import TaskState
+from app.releases.exams import store as exams
+from app.runs import experience
 from tests.approving import ApprovingProject
 from tests.scripted_engine import ScriptedEngine, block
 from trainer.experience import why_dropped
@@ -58,7 +59,7 @@ async def test_a_task_without_a_call_an_answer_or_a_score_has_failed(
     trajectory = (await demo.api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
     assert trajectory["stop_reason"] == stop
     async with demo.project.sessions() as session:
-        [logged] = await training_data.ended(session, [task_id])
+        [logged] = await experience.ended(session, [task_id])
         examined = await exams.from_log(session, demo.project.id)
     assert len(examined) == (score is not None), "exams have tasks with a score of 0"
     dropped = why_dropped(logged, set())

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 from app.base.errors import InvalidError
-from app.run_settings import MIN_SCENARIOS
+from app.base.run_settings import MIN_SCENARIOS
 from trainer.environment import open_environment
 from trainer.evaluation.gate_decision import GateRules
 from trainer.worker.launcher import installed_environments

@@ -16,12 +16,13 @@ from structlog.testing import capture_logs
 
 from app.base.errors import InvalidError, SettingError
 from app.base.judge import GroupJudge, load_judge
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.base.values import ScoreSource, Trajectory
-from app.db import feedback, judgements, releases, results, tables
+from app.db import feedback, judgements, results, tables
 from app.db.database import Sessions
 from app.projects import store as projects
-from app.run_settings import RunSettings
+from app.releases import store as releases
 from tests.listening_app import listening_app
 from tests.read_served import read
 from tests.rows import project_row, turn_of

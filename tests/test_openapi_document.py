@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from app.base.run_settings import RunSettings
 from app.db.database import Sessions
 from app.projects.settings import ProjectSettings
-from app.run_settings import RunSettings
 from app.web.openapi import field_docs
 from app.web.routes import Dependencies
 from tests.api_app import (

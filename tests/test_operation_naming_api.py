@@ -8,11 +8,12 @@ import httpx
 import pytest
 
 from app.apis import store as apis
-from app.db import releases, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
-from app.release import tool_documents
-from app.release.catalogs import Catalogs
+from app.releases import store as releases
+from app.releases import tools
+from app.releases.tools import Catalogs
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row
 
@@ -54,7 +55,7 @@ async def served(api: ApiApp, release_id: Any) -> list[str]:
     """The operations that the tasks of a release may call."""
     async with api.sessions() as session:
         release = await session.get_one(tables.Release, release_id)
-        documents = await tool_documents.api_documents(session, release)
+        documents = await tools.api_documents(session, release)
     return list((await Catalogs(api.sessions).of(documents)).apps["mail"].operations)
 
 

@@ -10,11 +10,11 @@ import pytest
 from app.apis import store as apis
 from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
-from app.db import releases, tables, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRules
-from app.release.catalogs import Catalogs
-from app.release.tool_documents import api_documents
+from app.releases import store as releases
+from app.releases.tools import Catalogs, api_documents
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, task_row
 

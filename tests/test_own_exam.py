@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from app.base.errors import InvalidError
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
-from app.db import exams
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.projects.settings import is_held_out
-from app.run_settings import RunSettings
+from app.releases.exams import store as exams
 from app.skills import moves
 from app.skills import store as skills
 from tests.examined import examined

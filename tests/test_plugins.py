@@ -11,7 +11,7 @@ import pytest
 from app.apis.documents.protocols import parse_document
 from app.base import plugins
 from app.base.errors import ApiDocumentError, InvalidError
-from app.run_settings import RunSettings, check_runnable
+from app.base.run_settings import RunSettings, check_runnable
 from app.skills.checks import refusals
 from app.skills.extract import Draft, extract
 from app.skills.in_memory_library import InMemoryLibrary

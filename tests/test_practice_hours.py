@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.run_settings import MIN_SCENARIOS
+from app.base.run_settings import MIN_SCENARIOS
 from trainer.learning.batch import Sample
 from trainer.practice.hours import Hours, Sheet
 from trainer.practice.run import Demonstrations, collected_demonstrations

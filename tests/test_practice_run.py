@@ -13,9 +13,11 @@ import pytest
 
 from app.base.model_catalog import SEED
 from app.base.values import Json
-from app.db import run_queue, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.practised_project import practised_project
 from tests.processes import descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject, interrupted

@@ -11,15 +11,15 @@ import pytest
 from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import NotFoundError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import Json
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
 from app.projects import store as projects
 from app.projects.settings import ProjectSettings
-from app.release import tool_documents
-from app.release.real_reads import RealApi, read_real_api
-from app.run_settings import RunKind, RunSettings
+from app.releases import tools
+from app.runs.practice import RealApi, read_real_api
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
 from tests.training_project import ProgressRecorder
 from trainer.practice.api import keep_samples, read_samples
@@ -182,7 +182,7 @@ async def test_the_time_for_calls_begins_with_the_first_one(committed: Sessions,
     project_id = await put(committed, url)
     async with committed() as session:
         row = await apis.get(session, project_id, "desk", document=False)
-        document = await tool_documents.api_document(session, row)
+        document = await tools.api_document(session, row)
     async with httpx.AsyncClient() as client, DocumentReader() as reader:
         real = RealApi(
             sessions=committed,

@@ -9,7 +9,7 @@ from peft import PeftModel
 
 from app.base.errors import AdapterError
 from app.base.settings import Settings
-from app.hot_swap.verification import verify_logprobs
+from app.releases.swap import verify_logprobs
 from tests.named_adapters import OPENING, probe_of
 from tests.tiny_adapter import make_adapter, plain_model, reference
 from tests.tiny_model import make_model_dir

@@ -7,11 +7,13 @@ import pytest
 
 from app.base.errors import AdapterError, AppError, ConflictError, EngineError
 from app.base.values import Json
-from app.db import adapters, releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit
-from app.release.promote import Promoter, SupersededError, check_baseline
+from app.releases import manifest_store
+from app.releases import store as releases
+from app.releases.promotion import Promoter, SupersededError, check_baseline
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row
 
@@ -101,7 +103,7 @@ async def test_an_adapter_that_is_being_activated_is_not_evicted(project: Projec
 
     async def needed() -> set[str]:
         async with committed() as session:
-            return await adapters.needed(session)
+            return await manifest_store.needed(session)
 
     project.loads.open.clear()
     swap = asyncio.create_task(project.promoter.activate(release_id, "key ops"))

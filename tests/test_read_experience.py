@@ -10,10 +10,13 @@ from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind
 from app.base.values import BASE, NOT_OPEN, Call, CallResponse, Stop
-from app.db import exams, releases, results, tables, training_data
+from app.db import results, tables
 from app.db.tables import TaskState
-from app.run_settings import RunKind
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.runs import experience
 from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -290,16 +293,16 @@ async def test_what_only_weights_learned_from_that_no_longer_serve_counts_as_new
     assert len(await rollouts(shop)) == 2
     again = await releases.propose(shop.session, shop.project.id, learned.model)  # as another prompt would
     await releases.activate(shop.session, again.id)
-    assert (await training_data.learned_until(shop.session, shop.project.id)) == minute(2)
+    assert (await experience.learned_until(shop.session, shop.project.id)) == minute(2)
 
 
 async def test_what_weights_learned_from_before_they_were_trained_on_otherwise_counts(shop: ServedProject) -> None:
     logged = await _adopted(shop, 2)
     demonstrated = await _adopted(shop, 3, kind=RunKind.SFT, started_from=logged.model)
     await _adopted(shop, 4, kind=RunKind.ROLLOUT, started_from=demonstrated.model)
-    assert (await training_data.learned_until(shop.session, shop.project.id)) == minute(2)
+    assert (await experience.learned_until(shop.session, shop.project.id)) == minute(2)
     await _adopted(shop, 5, kind=RunKind.ROLLOUT)
-    assert (await training_data.learned_until(shop.session, shop.project.id)) is None
+    assert (await experience.learned_until(shop.session, shop.project.id)) is None
 
 
 async def test_without_new_tasks_there_is_nothing_to_learn_from(shop: ServedProject) -> None:

@@ -11,13 +11,14 @@ from structlog.testing import capture_logs
 from app.base.loop import Loop, faults_by_part
 from app.base.settings import Settings
 from app.base.values import hosted
-from app.db import releases, runners
+from app.db import runners
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
 from app.db.notify import NotificationListener
 from app.engine.dispatch import Occupancy
 from app.machine import routes as machine
 from app.machine.health import hosted_failures, readiness_checks
+from app.releases import store as releases
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner

@@ -4,7 +4,7 @@ import pytest
 
 from app.base.values import Json
 from app.db.tables import Release
-from app.release.reference import possible_loss, since_reference
+from app.releases.reference import possible_loss, since_reference
 from tests.promoted_releases import EVEN, GAIN, LOSS, exam, live, named, served
 from tests.task_results import chains
 from trainer.evaluation.gate_decision import check_reference, decide

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.api.served_experience import check_experience
 from app.base.errors import InvalidError
+from app.base.run_settings import RunSettings
 from app.base.values import ScoreSource, hosted
-from app.db import releases, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState, TaskState
-from app.run_settings import RunSettings
+from app.releases import store as releases
+from app.runs import store as runs
+from app.runs.experience import check_experience
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form
 from tests.hosted_project import hosted_entry

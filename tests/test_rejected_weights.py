@@ -7,12 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from app.db import releases, runs
+from app.base.run_settings import RunSettings
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.engine.adapter_files import content_hash
 from app.projects import audit
-from app.run_settings import RunSettings
+from app.releases import store as releases
+from app.runs import store as runs
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.sage_command import SageCommand

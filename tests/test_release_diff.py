@@ -10,13 +10,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.documents.protocols import parse_document
 from app.apis.presentation import AppView, OperationTraits
-from app.db import manifests, releases, runs, task_queue
+from app.base.run_settings import RunSettings
+from app.db import task_queue
 from app.db.database import Sessions
-from app.db.manifests import SkillName
 from app.db.tables import Release
-from app.release import manifest
-from app.release.operation_changes import compare
-from app.run_settings import RunSettings
+from app.releases import manifest, manifest_store
+from app.releases import store as releases
+from app.releases.manifest import compare
+from app.releases.manifest_store import SkillName
+from app.runs import store as runs
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, new_skill, task_row
@@ -112,7 +114,7 @@ async def test_every_part_that_differs_is_shown_and_reversed_in_the_other_direct
     project = Project(api)
     async with api.sessions.begin() as session:
         for prompt, text in (("p", "Be\nbrief."), ("q", "Be\nkind.")):
-            await manifests.store_prompt(session, prompt, text)
+            await manifest_store.store_prompt(session, prompt, text)
         first = await project.put(session, "mail", document("list", "send"))
         first = await project.put(session, "notes", document("list"))
         await project.begin_task(session)

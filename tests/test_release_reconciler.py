@@ -8,14 +8,15 @@ from uuid import UUID
 import pytest
 
 from app.base.errors import AdapterError, AppError, EngineError, UnreadableAdapterError
-from app.db import releases, runners, tables
+from app.db import runners, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit
 from app.projects import store as projects
-from app.release import canary
-from app.release.promote import Promoter
-from app.release.reconciler import ReleaseReconciler
+from app.releases import canary
+from app.releases import store as releases
+from app.releases.promotion import Promoter
+from app.releases.reconciler import ReleaseReconciler
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row, runner_report
 from tests.single_connection import single_connection

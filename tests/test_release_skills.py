@@ -5,9 +5,10 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, tables
+from app.db import tables
 from app.db.tables import SkillState
-from app.release import restored_skills
+from app.releases import manifest
+from app.releases import store as releases
 from app.skills import admission, moves
 from app.skills import store as skills
 from app.skills.admission import admit
@@ -35,7 +36,7 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     await moves.retire(session, lost.id)
     await moves.delete(session, gone.id)
     rev = same.rev
-    announced = await restored_skills.planned(session, first, await releases.active(session, project.id))
+    announced = await manifest.planned(session, first, await releases.active(session, project.id))
     changed = (await activate(session, first))["skills"]
     assert msgspec.to_builtins(announced) == changed
     assert await library(session, project.id) == [("better", 1), ("lost", 1), ("same", 1)]

@@ -6,8 +6,9 @@ from sqlalchemy import update
 
 from app.agent.prompt_profiles import prompt_hash
 from app.base.values import Trajectory
-from app.db import releases, results, tables
+from app.db import results, tables
 from app.db.tables import ReleaseState, TaskState
+from app.releases import store as releases
 from tests.ledger_project import LedgerProject, change_ledger
 from tests.scripted_engine import Answer, ScriptedEngine, block
 

@@ -9,10 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.base.errors import AdapterError, EngineError, StorageError
-from app.db import releases, runs
+from app.base.run_settings import RunSettings
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
-from app.run_settings import RunSettings
+from app.releases import store as releases
+from app.runs import store as runs
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.support.every_row import every_row
 

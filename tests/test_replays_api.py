@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
+from app.releases import store as releases
 from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app

@@ -6,8 +6,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import releases, tables, task_queue, tasks
+from app.db import tables, task_queue, tasks
 from app.db.database import Sessions
+from app.releases import store as releases
 from app.skills import repairs
 from tests.api_app import ApiApp, open_api_app, problem
 

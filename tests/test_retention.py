@@ -11,12 +11,15 @@ import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import func, select, update
 
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json, ScoreSource, Stop
-from app.db import learning, releases, results, runs, tables, tasks
+from app.db import results, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.projects import store as projects
-from app.run_settings import RunKind, RunSettings
+from app.releases import store as learning
+from app.releases import store as releases
+from app.runs import store as runs
 from app.tasks import retention
 from app.tasks.retention import RetentionLoop
 from tests.ledger_project import until

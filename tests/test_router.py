@@ -18,8 +18,8 @@ from app.engine.dispatch import addresses_of
 from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import ServerRequirements
-from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.loader import AdapterLoader
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.swap import AdapterLoader
 from tests.engine_process import engine_process
 from tests.faulty_proxy import COMPLETIONS, FaultyProxy, Forward, Reply, answering, faulty_proxy, rewriting, until
 from tests.named_adapters import make_named

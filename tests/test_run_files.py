@@ -5,12 +5,13 @@ from uuid import uuid4
 
 from sqlalchemy import update
 
-from app.db import runs, tables
+from app.base.run_settings import RunSettings
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState
 from app.projects import audit
 from app.projects import store as projects
-from app.run_settings import RunSettings
+from app.runs import store as runs
 from tests.rows import project_row
 from trainer.worker.run_files import clear_ended, note_project
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from app.base.errors import ModelMemoryError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.engine.memory import adapter_bytes, kept_bytes, usual_format, weights_in
-from app.run_settings import RunKind, RunSettings
 from tests.tiny_model import make_model_dir
 from trainer.learning.adapter import LogprobModel, with_lora
 from trainer.learning.model import ACTIVATION_BYTES, activation_bytes, load_model

@@ -9,11 +9,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json
-from app.db import releases, run_queue, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.run_settings import RunKind, RunSettings
+from app.releases import store as releases
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.rows import LEASE, project_row
 
 PRETEND, REAL = "tests.training_process", "trainer.worker.run_process"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.base.errors import InvalidError
-from app.run_settings import RunSettings, check_runnable, read_settings
+from app.base.run_settings import RunSettings, check_runnable, read_settings
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
 from app.base.values import Call, Stop
-from app.db import calls, releases, results, shadows, tables, task_queue, tasks, turns
+from app.db import calls, results, tables, task_queue, tasks, turns
 from app.db.tables import TaskState
+from app.releases import store as releases
+from app.releases import trials_store
 from app.runner.database_contact import DatabaseContact
 from app.runner.runner import Runner, RunnerOptions
 from tests.ledger_policies import Gated, Stuck, writing
@@ -162,11 +164,11 @@ async def test_a_runner_that_abandons_its_tasks_also_abandons_its_shadow_whose_a
     async with project.runner(Stuck(project.tokenizer), OPTIONS) as runner:
         async with project.sessions.begin() as session:
             release = await releases.propose(session, project.id, "f00d")
-            await shadows.add(session, release.id, [task_id])
-            assert await shadows.claim(session, runner.owner, 600) is not None
+            await trials_store.add(session, release.id, [task_id])
+            assert await trials_store.claim(session, runner.owner, 600) is not None
         await runner.abandon()
         async with project.sessions.begin() as session:
-            again = await shadows.claim(session, "another", 600)
+            again = await trials_store.claim(session, "another", 600)
             assert again is not None
             assert again.attempt == 2
 

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import run_queue
 from app.db.database import Sessions
 from app.db.tables import RunState
+from app.runs import store as runs
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.served_scores import serve_scored
@@ -35,17 +35,17 @@ async def train(api: ApiApp, **body: object) -> UUID:
 async def step(api: ApiApp, run_id: UUID, *indices: int, owner: str = "worker") -> None:
     for index in indices:
         async with api.sessions.begin() as session:
-            await run_queue.append_step(session, run_id, owner, index, {"reward": index / 10}, total=4)
+            await runs.append_step(session, run_id, owner, index, {"reward": index / 10}, total=4)
 
 
 async def claim(api: ApiApp, owner: str = "worker") -> None:
     async with api.sessions.begin() as session:
-        assert await run_queue.claim(session, owner, 30) is not None
+        assert await runs.claim(session, owner, 30) is not None
 
 
 async def finish(api: ApiApp, run_id: UUID, state: RunState = RunState.DONE, **how: Any) -> None:
     async with api.sessions.begin() as session:
-        assert await run_queue.finish(session, run_id, "worker", state, **how)
+        assert await runs.finish(session, run_id, "worker", state, **how)
 
 
 async def shown(api: ApiApp, run_id: UUID) -> dict[str, Any]:
@@ -228,7 +228,7 @@ async def test_a_live_stream_sends_states_and_steps_including_repeated_ones(api:
         await step(api, run_id, 1, 2, 3)
         await reader.until("1", "2", "3")
         async with api.sessions.begin() as session:
-            await run_queue.hand_back(session, run_id, "worker")
+            await runs.hand_back(session, run_id, "worker")
         await reader.until("state queued")
         await claim(api)
         await reader.until("state running")

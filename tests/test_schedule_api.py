@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import schedules
 from app.db.database import Sessions
+from app.runs import schedule as schedules
 from tests.api_app import ApiApp, open_api_app, problem
 
 PATH = "/v1/schedule"

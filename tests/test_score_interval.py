@@ -4,7 +4,7 @@ from math import comb, log, sqrt
 
 import pytest
 
-from app.run_settings import RunSettings
+from app.base.run_settings import RunSettings
 from tests.support.every_row import every_row
 from trainer.evaluation.gate_decision import GateRules, difference_lower_bound
 

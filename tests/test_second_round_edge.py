@@ -15,7 +15,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.datasets.data_location import DataRules
+from app.runs.datasets import DataRules
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.emptied_database import emptied_database
 from tests.http_server import served

@@ -1,7 +1,7 @@
 """Runs of kind `logged` and `sft` read what a runner wrote: real sandbox, API, library and tables."""
 
+from app.base.run_settings import RunSettings
 from app.base.values import BASE
-from app.run_settings import RunSettings
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from trainer.experience import read_best, read_logged

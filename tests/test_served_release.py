@@ -11,10 +11,10 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.db import releases
 from app.db.database import Sessions
 from app.projects import keys
 from app.projects import store as projects
+from app.releases import store as releases
 from tests.desk_service import Desk
 from tests.desk_service import served as served_desk
 from tests.engine_process import engine_process

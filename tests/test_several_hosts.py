@@ -5,12 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.adapters.store import AdapterStore
 from app.base.errors import AdapterError
 from app.base.settings import Settings
 from app.base.values import Json
 from app.db.database import Sessions
-from app.hot_swap.adapter_directory import AdapterDirectory
+from app.releases.adapter_store import AdapterDirectory, AdapterStore
 from tests.sleepy_server import sleepy_server
 from tests.test_adapter_store import trained
 from tests.training_project import ProgressRecorder, TrainingProject, chats

@@ -12,12 +12,12 @@ import torch
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import BASE, Json
 from app.db import results
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunKind, RunSettings
 from tests.rows import project_row
 from tests.served_project import ServedProject
 from tests.tiny_model import make_model_dir

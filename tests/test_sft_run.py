@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from app.base.errors import InvalidError
-from app.run_settings import RunKind, RunSettings
+from app.base.run_settings import RunKind, RunSettings
 from tests.test_supervised import StopError, samples
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir

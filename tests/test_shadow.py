@@ -9,9 +9,11 @@ from sqlalchemy import select, text
 
 from app.base.errors import ConflictError, EngineError, EngineRefusalError
 from app.base.values import Stop
-from app.db import feedback, releases, results, shadows, tables
-from app.db.shadows import ShadowOutcome
+from app.db import feedback, results, tables
 from app.projects import store as projects
+from app.releases import store as releases
+from app.releases import trials_store
+from app.releases.trials_store import ShadowOutcome
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
 from app.skills import offers
@@ -48,9 +50,9 @@ async def ask(project: LedgerProject, release: tables.Release, count: int = 50) 
         return found
 
 
-async def pairs(project: LedgerProject, release: tables.Release) -> list[shadows.ShadowedTask]:
+async def pairs(project: LedgerProject, release: tables.Release) -> list[trials_store.ShadowedTask]:
     async with project.sessions() as session:
-        return await shadows.of_release(session, release.id)
+        return await trials_store.of_release(session, release.id)
 
 
 async def shadowed(project: LedgerProject, release: tables.Release, engine: ScriptedEngine) -> list[ShadowOutcome]:
@@ -173,14 +175,14 @@ async def test_the_shadow_of_a_killed_process_is_replayed_by_another_which_alone
     release = await propose(project)
     await ask(project, release)
     async with project.sessions.begin() as session:
-        lost = await shadows.claim(session, "killed", 30)
+        lost = await trials_store.claim(session, "killed", 30)
         assert lost is not None
-        assert await shadows.claim(session, "other", 30) is None
+        assert await trials_store.claim(session, "other", 30) is None
         await session.execute(text("UPDATE shadows SET lease_until = now() - interval '1 second'"))
     [outcome] = await shadowed(project, release, ScriptedEngine(project.tokenizer, block(DONE)))
     assert outcome.stop is Stop.COMPLETED
     async with project.sessions.begin() as session:
-        assert not await shadows.finish(session, lost, ShadowOutcome(failure="too late"))
+        assert not await trials_store.finish(session, lost, ShadowOutcome(failure="too late"))
     [pair] = await pairs(project, release)
     assert pair.shadow == outcome
 
@@ -191,7 +193,7 @@ async def test_a_shadow_during_which_processes_die_is_given_up(project: LedgerPr
     await ask(project, release)
     async with project.sessions.begin() as session:
         for _ in range(3):
-            assert await shadows.claim(session, "killed", -1) is not None
+            assert await trials_store.claim(session, "killed", -1) is not None
     [outcome] = await shadowed(project, release, ScriptedEngine(project.tokenizer, block(DONE)))
     assert outcome == ShadowOutcome(failure="3 processes died during this shadow, so it is given up")
 
@@ -218,7 +220,7 @@ async def test_tasks_go_first_and_stopping_hands_back_unfinished_shadows(project
         async with asyncio.timeout(60):
             await begun.wait()
     async with project.sessions.begin() as session:
-        again = await shadows.claim(session, "other", 30)
+        again = await trials_store.claim(session, "other", 30)
         assert again is not None
         assert again.attempt == 1, "an orderly stop does not count"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from app.run_settings import RunSettings
+from app.base.run_settings import RunSettings
 from tests.distributed_process import new_learner
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import advantaged, rollout, sample_of

@@ -8,14 +8,14 @@ import pytest
 
 from app.base.errors import ConflictError, EngineError
 from app.base.values import BASE, Probe, hosted, hosted_id
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
-from app.hot_swap.loader import AdapterLoader
-from app.hot_swap.swap_report import SwapReport
-from app.release import canary
-from app.release.promote import Promoter
+from app.releases import canary
+from app.releases import store as releases
+from app.releases.promotion import Promoter
+from app.releases.swap import AdapterLoader, SwapReport
 from tests.hosted_project import always, hosted_entry
 from tests.rows import project_row
 from tests.scripted_chat import ScriptedChatModel

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.base.errors import InvalidError
-from app.run_settings import MIN_KINDS
+from app.base.run_settings import MIN_KINDS
 from trainer.worlds.office.scenarios import templates_of
 from trainer.worlds.simulate_live.findings import as_markdown, curves, findings, success_by_day
 from trainer.worlds.simulate_live.simulation import Day, Simulation, SimulationPlan, SimulationState

@@ -11,11 +11,12 @@ from sqlalchemy import update
 
 from app.base.errors import ConflictError
 from app.client.server import SageClient
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.projects import store as projects
-from app.release import watch
+from app.releases import store as releases
+from app.releases import watch
 from tests.api_app import open_api_app
 from tests.canary_project import Project, apply_decision, begin
 from tests.listening_app import listening_app

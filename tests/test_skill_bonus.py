@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.run_settings import RunSettings
+from app.base.run_settings import RunSettings
 from tests.bench.bench_skill_bonus import train
 
 pytestmark = pytest.mark.parametrize("seed", [1, 2, 3])

@@ -8,7 +8,8 @@ from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Use
-from app.db import releases, tables
+from app.db import tables
+from app.releases import store as releases
 from app.skills import moves
 from tests.read_served import read, rewards
 from tests.rows import project_row

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState
+from app.releases import store as releases
 from app.skills import admission, moves
 from app.skills.admission import admit
 from tests.rows import new_skill, project_row

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from app.base.errors import EngineError, SettingError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
-from app.db import run_queue, runs
 from app.db.database import Sessions
-from app.run_settings import RunKind, RunSettings
+from app.runs import store as run_queue
+from app.runs import store as runs
 from tests.processes import free_ports
 from tests.rows import LEASE, project_row
 from tests.sleepy_server import SleepyServer, sleepy_server

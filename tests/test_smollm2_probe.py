@@ -6,12 +6,12 @@ import pytest
 import torch
 from peft import PeftModel
 
-from app.adapters.bundled_adapter import BUNDLED
 from app.base.errors import AdapterError
 from app.base.settings import Settings
 from app.engine.client import HttpEngine
-from app.hot_swap.load_everywhere import load_everywhere
 from app.machine.models import pull
+from app.releases.bundled_adapter import BUNDLED
+from app.releases.swap import load_everywhere
 from tests.engine_process import engine_process
 from tests.smollm2 import SMOL, download
 from trainer.learning.adapter import LogprobModel, PublishedAdapter, publish, with_lora

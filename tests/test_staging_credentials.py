@@ -7,11 +7,11 @@ import pytest
 
 from app.apis import store as apis
 from app.base.errors import InvalidError
-from app.db import exams
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import secrets
 from app.projects import store as projects
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.examined import examined
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import block

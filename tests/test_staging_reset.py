@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from app.base.errors import InvalidError, StagingError
-from app.db import exams
 from app.db.database import Sessions
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import secrets
 from app.projects import store as projects
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.api_app import open_api_app, problem
 from tests.examined import examined
 from tests.ledger import Ledger

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import statistics
 from app.projects.statistics import TimeBucket
+from app.releases import store as releases
 from app.skills import offers
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
+from app.releases import store as releases
 from app.skills import offers
 from app.skills import store as skills
 from tests.api_app import ApiApp, open_api_app, problem

@@ -14,10 +14,10 @@ import pytest
 from app.base.model_catalog import SEED
 from app.base.settings import Settings
 from app.base.values import Probe
-from app.db import exams
 from app.db.database import Sessions
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource, ReleaseState
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.sleepy_server import sleepy_server
 from tests.tiny_adapter import TARGETS, make_adapter
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted, on_this_machine

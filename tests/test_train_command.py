@@ -14,9 +14,10 @@ import pytest
 from app.base.errors import AdapterError
 from app.base.values import RunPart
 from app.client.server import SageClient
-from app.db import releases, run_queue
 from app.db.database import Sessions
 from app.db.tables import RunState
+from app.releases import store as releases
+from app.runs import store as runs
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app
@@ -54,8 +55,8 @@ async def test_train_shows_how_much_is_done_of_what_the_run_does_now(shell: Sage
     training = await shell.start("train")
     run_id, at = await shell.run_id(), datetime(2026, 11, 26, tzinfo=UTC)
     async with shell.api.sessions.begin() as session:
-        await run_queue.claim(session, "worker", 30, run_id)
-        await run_queue.extend(session, run_id, "worker", 30, part=RunPart("exam tasks", 3, 12, at))
+        await runs.claim(session, "worker", 30, run_id)
+        await runs.extend(session, run_id, "worker", 30, part=RunPart("exam tasks", 3, 12, at))
     shown = (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"]
     assert shown == {"phase": "exam tasks", "done": 3, "total": 12, "at": "2026-11-26T00:00:00Z"}
     assert training.stderr is not None
@@ -66,7 +67,7 @@ async def test_train_shows_how_much_is_done_of_what_the_run_does_now(shell: Sage
             assert more, told.decode()
             told += more
     async with shell.api.sessions.begin() as session:
-        await run_queue.finish(session, run_id, "worker", RunState.DONE, result={"decision": "passed"})
+        await runs.finish(session, run_id, "worker", RunState.DONE, result={"decision": "passed"})
     assert (await shell.ended(training)).code == 0
     assert (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"] is None
 

@@ -14,10 +14,10 @@ from app.apis import store as apis
 from app.apis.calls.network import open_client
 from app.base.errors import InvalidError
 from app.base.values import Json
-from app.db import exams
-from app.db.exams import NewExamTask
 from app.db.tables import ExamSource
 from app.projects import store as projects
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewExamTask
 from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject

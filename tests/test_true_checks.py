@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.run_settings import MIN_SCENARIOS, RunSettings
 from app.base.settings import Settings
-from app.db import exams, runs
 from app.db.tables import ExamSource, ReleaseState
 from app.projects import store as projects
-from app.run_settings import MIN_SCENARIOS, RunSettings
+from app.releases.exams import store as exams
+from app.runs import store as runs
 from tests.gated_run import NEW, Policies, Run, lazy
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine, block

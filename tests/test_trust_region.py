@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.run_settings import RunKind, RunSettings
+from app.base.run_settings import RunKind, RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import sample_of

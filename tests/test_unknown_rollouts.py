@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Policy, Task, Trajectory
-from app.run_settings import RunKind, RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy

@@ -4,7 +4,7 @@ import pytest
 
 from app.base.errors import AdapterError
 from app.base.values import Probe, ProbePoint
-from app.hot_swap.verification import allowed_error, verify_logprobs
+from app.releases.swap import allowed_error, verify_logprobs
 
 PROBE = Probe((1, 2, 3), (ProbePoint(1, 2, logprob=-1.0, base=-2.0), ProbePoint(2, 3, logprob=-0.5, base=-0.25)))
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import release_trials, releases, tables, unscored_tasks, watches
+from app.db import tables, unscored_tasks
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.project.wanted_feedback import KindScores, KindTrial, Unscored, choose
 from app.projects import store as projects
+from app.releases import store as releases
+from app.releases import trials_store
 from tests.api_app import ApiApp, open_api_app
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
@@ -140,7 +142,7 @@ async def test_the_scores_of_a_trial_are_counted_by_kind_and_side(api: ApiApp, t
         ):  # fmt: skip
             at = began + timedelta(minutes=minutes)
             await served.task(score, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
-        trial = await release_trials.current(session, api.demo.id)
+        trial = await trials_store.current(session, api.demo.id)
         counted = await unscored_tasks.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"decided": KindTrial(KindScores(6, 0.0), KindScores(6, 6.0))}
     found = (await api.client.get("/v1/feedback/wanted")).json()
@@ -155,7 +157,7 @@ async def test_tasks_without_a_scenario_count_by_their_instruction(api: ApiApp, 
         about: dict[str, Any] = {"release_id": candidate.id, "started_at": at, "finished_at": at}
         for score, instruction in ((1.0, "Pay  Iris"), (0.0, "pay iris"), (1.0, "call Bo"), (None, "pay Iris")):
             await served.task(score, scenario=None, instruction=instruction, **about)
-        trial = await release_trials.current(session, api.demo.id)
+        trial = await trials_store.current(session, api.demo.id)
         counted = await unscored_tasks.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"pay iris": KindTrial(KindScores(2, 1.0)), "call bo": KindTrial(KindScores(1, 1.0))}
     [found] = (await api.client.get("/v1/feedback/wanted")).json()
@@ -170,7 +172,7 @@ async def test_tasks_of_watched_weights_are_on_trial_under_each_release_that_has
         before = await releases.active(session, api.demo.id)
         watched = await releases.propose(session, api.demo.id, "0" * 32)
         await releases.activate(session, watched.id)
-        await watches.begin(session, watched, before)
+        await trials_store.begin_watch(session, watched, before)
         again = await releases.activate(session, (await releases.propose(session, api.demo.id, "0" * 32)).id)
         assert again.watched_since is not None
         for scenario, release, minutes in (("a", before, -1), ("b", watched, 1), ("c", again, 2)):

@@ -9,11 +9,12 @@ from sqlalchemy import func, select, update
 from app.apis import store as apis
 from app.base.errors import ConflictError, EngineError
 from app.base.values import Json
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
-from app.release import canary, manifest, watch
-from app.release.watch_decision import WatchAction
+from app.releases import canary, manifest, watch
+from app.releases import store as releases
+from app.releases.watch import WatchAction
 from app.skills.admission import admit
 from tests.canary_project import Project, begin, open_project
 from tests.ledger_project import until

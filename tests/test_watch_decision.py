@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.db.results import UNLABELLED
-from app.db.watches import WatchedTask
-from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
+from app.releases.trials_store import WatchedTask
+from app.releases.watch import WatchAction, WatchDecision, WatchRules, decide
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

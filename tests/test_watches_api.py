@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import releases
 from app.db.database import Sessions
+from app.releases import store as releases
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.canary_project import Project
 from tests.http_server import served

@@ -12,13 +12,15 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import AppError
+from app.base.run_settings import read_settings
 from app.base.settings import Settings
 from app.base.values import Json
-from app.db import releases, runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
-from app.run_settings import read_settings
+from app.releases import store as releases
+from app.runs import store as runs
 from tests.rows import project_row
 from tests.served_project import ServedProject
 from trainer.run import train

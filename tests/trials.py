@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from app.db.canaries import CanaryShare, CanaryTask, TypicalCost, UsualKind
-from app.release.canary_decision import CanaryDecision, CanaryRules, decide
+from app.releases.canary import CanaryDecision, CanaryRules, decide
+from app.releases.trials_store import CanaryShare, CanaryTask, TypicalCost, UsualKind
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HALF = [CanaryShare(50.0, START)]

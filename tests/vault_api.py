@@ -11,7 +11,7 @@ from app.apis.catalog import Catalog
 from app.apis.credentials.stored_credentials import StoredCredentials
 from app.apis.documents.protocols import parse_document
 from app.db.database import Sessions
-from app.release import tool_documents
+from app.releases import tools
 from tests.api_app import ApiApp
 from tests.secured_service import CLIENT, KEY, PASSWORD, SECRET, SecuredService
 
@@ -57,7 +57,7 @@ async def open_gateway(
 ) -> Gateway:
     async with sessions() as session:
         rows = await apis.of_project(session, project_id)
-        documents = [await tool_documents.api_document(session, row) for row in rows]
+        documents = [await tools.api_document(session, row) for row in rows]
     credentials = StoredCredentials(sessions, client, documents, principal)
     catalog = Catalog({"vault": parse_document("vault", document)})
     return Gateway(catalog, client, credentials=credentials, **rules)

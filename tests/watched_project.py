@@ -13,8 +13,8 @@ from app.db.database import Sessions
 from app.db.tables import SkillState, TaskState
 from app.projects import audit
 from app.projects import store as projects
-from app.release import watch
-from app.release.reconciler import ReleaseReconciler
+from app.releases import watch
+from app.releases.reconciler import ReleaseReconciler
 from app.skills import store as skills
 from tests.canary_project import Project
 from tests.ledger_project import until

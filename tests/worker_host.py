@@ -8,12 +8,13 @@ from pathlib import Path
 from uuid import UUID
 
 from app.base.model_catalog import SEED
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
-from app.broker.celery_broker import notify_workers, open_broker
-from app.db import runs, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.run_settings import RunSettings
+from app.runs import store as runs
+from app.runs.broker import notify_workers, open_broker
 from tests.processes import descendants, gone
 from tests.rows import project_row
 

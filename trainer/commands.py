@@ -17,12 +17,12 @@ import click
 import msgspec
 from tqdm import tqdm
 
-from app.adapters.bundled_adapter import BundledAdapter
 from app.base import plugins
 from app.base.errors import SettingError
 from app.base.processes import base_url
 from app.base.settings import Settings
 from app.client.options import find_key, project_option, server_options, url_option
+from app.releases.bundled_adapter import BundledAdapter
 from trainer.environment import Split
 from trainer.evaluation.metrics import Evaluate, PolicyMetrics, TaskResult, measure, metrics_table
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server

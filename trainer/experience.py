@@ -28,17 +28,19 @@ from app.base import plugins
 from app.base.errors import AppError, EngineRefusalError, InvalidError, NotFoundError
 from app.base.judge import GroupJudge, NamedJudge, load_judge
 from app.base.plugin_options import PluginSpec
+from app.base.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import GOOD, ScoreSource, Task, Trajectory, hosted_id
-from app.db import exams, judgements, releases, results, training_data
+from app.db import judgements, results
 from app.db.database import Sessions, reading
-from app.db.exams import HeldOut
-from app.db.scored_log import UnlabelledTask
 from app.db.tables import Release, ReleaseState, SkillState, TaskState
-from app.db.training_data import LoggedSkill, LoggedTask
 from app.projects import store as projects
 from app.projects.settings import OWN_WORK, is_held_out, kind_that_begins
-from app.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.releases.exams.store import HeldOut, UnlabelledTask
+from app.runs import experience as training_data
+from app.runs.experience import LoggedSkill, LoggedTask
 from app.skills.admission import is_worse
 from app.skills.checks import is_wrapper
 from app.skills.evidence import ENOUGH_WITHHELD, Outcomes

@@ -23,13 +23,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_of
 from app.base.errors import AdapterError, EngineRefusalError, StagingError
+from app.base.run_settings import MIN_JUDGED, MIN_KINDS, RunSettings
 from app.base.values import Json
-from app.db import evaluations, releases, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.evaluations import NewEvaluation
 from app.db.tables import ReleaseState
-from app.release.reference import since_reference
-from app.run_settings import MIN_JUDGED, MIN_KINDS, RunSettings
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewEvaluation
+from app.releases.reference import since_reference
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide, look_greedily
 from trainer.evaluation.local import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.run_job import RunProgress
@@ -418,7 +420,7 @@ class _Gate:
             run_id=self.candidate.run_id,
             release_id=release.id,
         )
-        await evaluations.add(session, self.candidate.project_id, new)
+        await exams.add(session, self.candidate.project_id, new)
 
 
 class _Comparison(NamedTuple):

@@ -19,11 +19,12 @@ from app.base.errors import InvalidError, SettingError, WrongUsageError
 from app.base.judge import NamedJudge
 from app.base.settings import Settings
 from app.base.values import Trajectory
-from app.db import hosted_models, postgres, tables
+from app.db import postgres, tables
 from app.db.database import Sessions, open_database
 from app.engine.protocol import ChatModel
 from app.projects import store as projects
-from app.release.hosted_models import HostedModels, charged
+from app.releases import hosted_models
+from app.releases.hosted_models import HostedModels, charged
 from trainer.judge import GroupSize, MaxTokens, OpenAiJudge, Seconds
 from trainer.rollouts.episode import GROUP, OpenModel
 

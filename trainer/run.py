@@ -17,9 +17,9 @@ import msgspec
 
 from app.base.encryption import KeyRing
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind
 from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer, read_card
-from app.run_settings import RunKind
 from trainer.engines.servers import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.experience import LoggedExperience, read_once
 from trainer.learning.adapter import TrainingOutput

@@ -9,9 +9,9 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import AppError
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.base.values import Json
-from app.run_settings import RunSettings
 
 
 class RunCancelledError(AppError):

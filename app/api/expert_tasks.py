@@ -6,11 +6,13 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.task_view import Accepted
-from app.db import expert_tasks, hosted_models, releases, tables, tasks
+from app.db import expert_tasks, tables, tasks
 from app.db.expert_tasks import Wanted
 from app.db.tables import AuditAction
 from app.projects import audit
 from app.projects.settings import Limits
+from app.releases import hosted_models
+from app.releases import store as releases
 from app.web.access import Access
 
 _PRIORITY = -100  # behind what people wait for

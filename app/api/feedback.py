@@ -10,12 +10,13 @@ from litestar.params import FromQuery, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Json
-from app.db import feedback, release_trials, tables, tasks, unscored_tasks
+from app.db import feedback, tables, tasks, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.wanted_feedback import KindScores, Unscored, choose
 from app.projects import audit, keys
 from app.projects.authorization import find_project
 from app.projects.settings import kind_of
+from app.releases import trials_store
 from app.skills import admission
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Limit, ProjectName, columns, console_path
@@ -166,7 +167,7 @@ async def give_feedback(
 
 async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -> list[WantedFeedback]:
     """The tasks of a project whose score would teach most, best first."""
-    trial = await release_trials.current(session, project_id)
+    trial = await trials_store.current(session, project_id)
     tasks = await unscored_tasks.latest(session, project_id, trial)
     scores = await unscored_tasks.scores_by_kind(session, project_id)
     trials = await unscored_tasks.trials_by_kind(session, project_id, trial)

@@ -11,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError
 from app.base.values import Call, Json, Stop, Trajectory, Turn
-from app.db import releases, results, shadows, tables, tasks
+from app.db import results, tables, tasks
+from app.releases import store as releases
+from app.releases import trials_store
 from app.web.access import Caller, Db
 from app.web.fields import MOST, ConsoleLinks, console_path
 from app.web.problem import problems
@@ -100,7 +102,7 @@ class ReplayController(Controller):
         """Turn by turn. 404 if the release was not asked to replay it."""
         task = await tasks.get(session, task_id, access.project_id)
         by = await releases.numbered(session, task.project_id, release)
-        replay = await shadows.replay(session, by.id, task.id)
+        replay = await trials_store.replay(session, by.id, task.id)
         if replay is None:
             raise NotFoundError(f"release {release} has not replayed the task: POST /v1/tasks/{task_id}/replay")
         return await view_replay(session, task, by, replay)
@@ -117,7 +119,7 @@ async def ask_replay(
         raise ConflictError("the task ran a skill, without a model: no release would do it otherwise")
     await results.of_task(session, task.id)
     release = await releases.numbered(session, task.project_id, number)
-    return release, await shadows.add_replay(session, release.id, task.id)
+    return release, await trials_store.add_replay(session, release.id, task.id)
 
 
 async def view_replay(

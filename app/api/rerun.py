@@ -19,9 +19,10 @@ from app.api.submission import (
     refuse_unparsable,
 )
 from app.base.errors import ConflictError
-from app.db import releases, tables, tasks
+from app.db import tables, tasks
 from app.db.tables import Exploration, ReleaseState
 from app.projects.settings import Limits
+from app.releases import store as releases
 from app.web.access import Access
 from app.web.fields import MOST, Scenario
 

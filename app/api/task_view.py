@@ -11,9 +11,10 @@ from app.apis import trials
 from app.apis.approvals import store as approvals
 from app.apis.credentials.credential import mask_call
 from app.base.values import Json, ScoreSource, SkillRun, Stop, what_to_do
-from app.db import doubts, quotas, releases, results, tables, task_secrets, verifications
+from app.db import doubts, quotas, results, tables, task_secrets, verifications
 from app.projects import store as projects
 from app.projects.settings import Limits
+from app.releases import store as releases
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.search import SkillSelectionRecord

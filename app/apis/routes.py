@@ -47,14 +47,15 @@ from app.apis.values import recordable
 from app.base.errors import ApiDocumentError, HostError, InvalidError
 from app.base.secrets import SecretValues
 from app.base.values import Json, hosted_id
-from app.db import manifests, releases, tables
+from app.db import tables
 from app.db.tables import AuditAction, PracticeSource
 from app.engine.model_scope import ModelScope, trial_remark
 from app.projects import audit
 from app.projects.authorization import find_project
-from app.release import manifest, tool_documents
-from app.release.api_refresh import record_change
-from app.release.tool_documents import presentation_of
+from app.releases import manifest, manifest_store, tools
+from app.releases import store as releases
+from app.releases.refresh import record_change
+from app.releases.tools import presentation_of
 from app.sandbox.protocol import RefusalError
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName, Text, columns
@@ -619,14 +620,14 @@ async def call_api(
 ) -> ApiCallView:
     """One call, as a task would make it. Raises NotFoundError, InvalidError that names the field."""
     row = await apis.get(session, owner.id, name, document=False)
-    document = await tool_documents.api_document(session, row)
-    content = await manifests.document(session, row.id, row.digest)
+    document = await tools.api_document(session, row)
+    content = await manifest_store.document(session, row.id, row.digest)
     request = read_request(row, row.bind)
     held = frozenset(await api_credentials.usable(session, row.id, data.principal))
     await session.commit()  # no transaction is held during the call
     plan = CallPlan(data.operation, data.arguments, held, document.token is not None)
     call = await readers.document_reader.sample_call(request, content, plan)
-    call = msgspec.structs.replace(call, app=tool_documents.trusting(call.app, document))
+    call = msgspec.structs.replace(call, app=tools.trusting(call.app, document))
     credentials = StoredCredentials(readers.sessions, readers.http_client, [document], data.principal)
     secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
     async with McpServers(readers.http_client, readers.mcp_commands) as servers:

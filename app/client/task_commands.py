@@ -11,8 +11,8 @@ import click
 
 from app.base.values import GRADES, Stop, explored, in_words
 from app.client.options import page_options, project_option, server_command
-from app.client.release_lookup import release_id
 from app.client.words import Listing, age, value_text
+from app.releases.commands import release_id
 
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession

@@ -18,12 +18,13 @@ from app.apis.approvals.routes import ApprovalView, view_approval
 from app.base.errors import NotFoundError
 from app.base.values import Trajectory
 from app.console.timeline import Timeline, fold
-from app.db import feedback, releases, results, tables, tasks, turns
+from app.db import feedback, results, tables, tasks, turns
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
 from app.db.tables import TASK_END_STATES, ReleaseState
 from app.engine.tokenizer import ChatTokenizer
 from app.projects.settings import Limits
+from app.releases import store as releases
 from app.web.access import Db
 from app.web.forms import Form
 from app.web.pages import Visit, Visitor, page, render, visit_project

@@ -11,8 +11,10 @@ from app.agent.action import extract_code
 from app.api.replays import ask_replay, view_replay
 from app.base.errors import InvalidError
 from app.console.task import releases_to_choose
-from app.db import releases, shadows, tasks
+from app.db import tasks
 from app.db.tables import TASK_END_STATES
+from app.releases import store as releases
+from app.releases import trials_store
 from app.web.access import Db
 from app.web.forms import read_form
 from app.web.pages import Visitor, after_change, page, visit_project
@@ -57,7 +59,7 @@ class ReplayPages(Controller):
             ended = task.state in TASK_END_STATES
             return page(visit, "task_replay_choice.html", task=task, releases=choices, ended=ended)
         by = await releases.numbered(session, task.project_id, release)
-        replay = await shadows.replay(session, by.id, task.id)
+        replay = await trials_store.replay(session, by.id, task.id)
         view = await view_replay(session, task, by, replay) if replay else None
         visit = await visit_project(visit, session, task.project_id)
         return page(visit, "task_replay.html", task=task, release=by, view=view, code_of=extract_code)

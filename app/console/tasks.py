@@ -16,11 +16,12 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.pages import read_callable
 from app.base.errors import AppError, InvalidError, NotFoundError
 from app.base.values import Stop
-from app.db import releases, tables, tasks
+from app.db import tables, tasks
 from app.db.tables import TaskState
 from app.projects import statistics
 from app.projects.settings import Limits
 from app.projects.statistics import Grouping, TimeBucket
+from app.releases import store as releases
 from app.skills import store as skills
 from app.web.access import Db
 from app.web.fields import Scenario

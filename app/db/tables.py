@@ -35,9 +35,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, JSONB, TSVECTOR
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
+from app.base.run_settings import RunKind
 from app.base.values import HOSTED, ScoreSource, Stop
 from app.db.database import CleanText
-from app.run_settings import RunKind
 
 
 class Base(DeclarativeBase):

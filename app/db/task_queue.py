@@ -31,7 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.base.values import Json, ScoreSource, Stop
-from app.db import canaries, lease, results, runners, suspects, tables, task_end
+from app.db import lease, results, runners, suspects, tables, task_end
 from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, any_candidate, next_task
 from app.db.lease import QUEUE, RUNNING
@@ -40,6 +40,7 @@ from app.db.queries import from_now
 from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
 from app.projects import usage
 from app.projects.settings import Limits
+from app.releases import trials_store
 
 _task = tables.Task
 _CANCELLED = select(_task.id).where(QUEUE.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
@@ -112,7 +113,7 @@ def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) 
     resumable += [_may_continue()]
     found, charged = next_task(limits, skip, *resumable, *([] if abandoned else [_task.owner.is_(None)]))
     active = _release_in(ReleaseState.ACTIVE)
-    canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
+    canary = _release_in(ReleaseState.CANARY, trials_store.is_assigned())
     claimed = QUEUE.take(
         _OWNER,
         lease_seconds,

@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.values import Json
 from app.db import tables
 from app.db.queries import ago, in_array
-from app.db.release_trials import ReleaseTrial
 from app.db.results import proven
 from app.db.tables import TaskState
 from app.project.wanted_feedback import KindScores, KindTrial
 from app.projects.settings import kind_of
+from app.releases.trials_store import ReleaseTrial
 
 _WINDOW = timedelta(days=30)
 _MOST = 5_000  # tasks, newest first

@@ -25,15 +25,15 @@ from uuid import UUID
 
 import msgspec
 
-from app.adapters.store import AdapterStore
 from app.base.encryption import KEY_FILE, keys_in, write_key_file
 from app.base.errors import AdapterError, ConflictError, InvalidError, StorageError, first_line
 from app.base.files import scratch_directory
 from app.base.settings import Settings
 from app.base.values import BASE, hosted_id
-from app.datasets.dataset_store import DatasetStore
 from app.db.migrate import EmptySchema, Snapshot, Table, check_empty, check_revision, empty_schema, read_snapshot
 from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.releases.adapter_store import AdapterStore
+from app.runs.datasets import DatasetStore
 
 MANIFEST, MANIFEST_HASH = "manifest.json", "manifest.sha256"
 _FORMAT = 1

@@ -23,9 +23,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.adapters.bundled_adapter import BundledAdapter
-from app.adapters.remote_store import open_remote, remote_errors
-from app.adapters.store import AdapterStore
 from app.apis import trials
 from app.base.encryption import KeyRing
 from app.base.errors import (
@@ -41,23 +38,27 @@ from app.base.processes import base_url
 from app.base.settings import Settings, urls_in
 from app.base.text import numbered
 from app.base.values import BASE
-from app.broker.celery_broker import open_broker
-from app.db import adapters, environments, hosted_models, postgres, runners, schedules
+from app.db import postgres, runners
 from app.db.database import Database, open_database, reading
 from app.db.encrypted_rows import missing_keys
-from app.db.learning_outlook import Serving, outlook
 from app.db.migrate import check_schema
 from app.db.notify import NEEDS_DIRECT, is_pooled
 from app.engine.hosted.probe import probe
 from app.engine.model_scope import trial_remark
 from app.engine.tokenizer import ChatTokenizer
 from app.engine.vllm import HttpEmbedder
-from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.local_database import DataDirLockedError, RunningSettings, lock_data_dir, use_stopped
 from app.machine.model_checks import load_served
 from app.machine.parts import open_engine
 from app.projects import store as projects
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models, manifest_store
+from app.releases.adapter_store import AdapterDirectory, AdapterStore, open_remote, remote_errors
+from app.releases.bundled_adapter import BundledAdapter
+from app.releases.hosted_models import HostedModels
+from app.runs import schedule
+from app.runs import store as runs
+from app.runs.broker import open_broker
+from app.runs.schedule import Serving, outlook
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 
@@ -398,7 +399,7 @@ async def check_learning(database: Database, settings: Settings) -> AsyncIterato
     serving, sound = Serving.of(settings), 0
     async with reading(database.sessions) as session:
         for project in await projects.list_all(session):
-            row = await schedules.find(session, project.id)
+            row = await schedule.find(session, project.id)
             if row is None or not row.enabled:
                 continue
             found = await outlook(session, row, serving)
@@ -474,7 +475,7 @@ async def _runners(session: AsyncSession) -> list[Finding]:
 
 
 async def _workers(session: AsyncSession) -> Finding:
-    if not (found := await environments.workers(session)):
+    if not (found := await runs.workers(session)):
         return Finding("warning", "workers", "none has reported, so no run starts: start one with `sage worker`")
     return Finding("ok", "workers", ", ".join(found))
 
@@ -552,15 +553,15 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
         return Finding("fault", "adapters", str(error))
     directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.local_model)
     async with database.sessions() as session:
-        serving = await adapters.serving(session) - {BASE}
-        bare = await adapters.projects_of(session, BASE)
+        serving = await manifest_store.serving(session) - {BASE}
+        bare = await manifest_store.projects_of(session, BASE)
     unnamed = []
     for name in sorted(serving):
         try:
             files = await directory.verified(name)
         except AppError as error:
             async with database.sessions() as session:
-                waiting = ", ".join(await adapters.projects_of(session, name))
+                waiting = ", ".join(await manifest_store.projects_of(session, name))
             return Finding("fault", "adapters", f"{waiting or 'a canary'}: {error}")
         if settings.engine_router_url and files.base != settings.served_model:
             unnamed.append(f"{name} is for {files.base or 'no named base model'}, not {settings.served_model}")

@@ -16,11 +16,13 @@ from app.apis.trials import TriedApi
 from app.base.errors import AppError
 from app.base.loop import BACKGROUND, Loop, faults_by_part
 from app.base.text import numbered
-from app.db import hosted_models, manifests, notify, releases, runners, tables
+from app.db import notify, runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
 from app.machine.routes import ReadinessCheck
+from app.releases import hosted_models, manifest_store
+from app.releases import store as releases
 from app.web.server import Shutdown
 
 
@@ -181,7 +183,7 @@ class ScopeCheck:
         """None for a document that cannot be read: its tasks say so."""
         try:
             async with self._sessions() as session:
-                content = await manifests.document(session, row.id, row.digest)
+                content = await manifest_store.document(session, row.id, row.digest)
             app = await self._reader.view(read_request(row, row.bind), content, row.digest)
         except AppError as error:
             log.warning("the operations of an API are unknown", api=row.name, cause=str(error))

@@ -2,11 +2,11 @@
 
 from app.base.errors import SettingError
 from app.base.settings import Settings
-from app.db import releases
 from app.db.database import open_database
 from app.db.tables import ReleaseState
 from app.projects import store as projects
-from app.release.cluster_manifests import ClusterNames, ServedRelease, render_manifests
+from app.releases import store as releases
+from app.releases.cluster_manifests import ClusterNames, ServedRelease, render_manifests
 
 
 async def served_manifests(

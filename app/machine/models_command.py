@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from app.adapters.bundled_adapter import BUNDLED
 from app.base.model_catalog import CATALOG, SEED, find_model, models_dir, pulled
 from app.base.settings import Settings
+from app.releases.bundled_adapter import BUNDLED
 
 
 @click.group()

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
-from app.adapters.store import AdapterStore
 from app.agent.prompt_profiles import Profile
 from app.base.encryption import KeyRing
 from app.base.errors import SettingError
 from app.base.files import remove_left
 from app.base.log import configure_logging
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings, urls_in
 from app.db.database import Database, Sessions, open_database
 from app.db.notify import NotificationListener, check_pooler
@@ -21,9 +21,8 @@ from app.engine.client import HttpEmbedder, HttpEngine, Topology
 from app.engine.health import HealthChecks
 from app.engine.replica import ServerRequirements
 from app.engine.tokenizer import ChatTokenizer
-from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.model_checks import load_served
-from app.run_settings import RunSettings
+from app.releases.adapter_store import AdapterDirectory, AdapterStore
 from app.skills.index_files import IndexFiles, IndexUpkeep
 from app.skills.library import Library
 from app.skills.search import Retrieval, load_retrieval

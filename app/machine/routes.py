@@ -18,10 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import AppError, first_line
 from app.base.guarded_output import dropped_lines
 from app.base.loop import running_loops
-from app.db import queue_depth, runners, runs, tables
+from app.db import queue_depth, runners, tables
 from app.db.database import TRANSIENT
 from app.db.tables import TaskState
 from app.engine.dispatch import Occupancy
+from app.runs import store as runs
 
 log = structlog.get_logger(__name__)
 

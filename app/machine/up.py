@@ -26,7 +26,6 @@ from app.base.model_catalog import CATALOG, models_dir, pulled
 from app.base.processes import Port, base_url, check_ports, python_module
 from app.base.settings import Settings, urls_in
 from app.base.values import BASE, Json, shown_model
-from app.db import hosted_models, manifests
 from app.db.database import open_database
 from app.engine.hosted.client import Abilities, Remedies
 from app.engine.hosted.probe import probe
@@ -36,9 +35,9 @@ from app.machine.model_checks import load_served
 from app.machine.supervise import START_SECONDS, ChildProcess, Supervisor, rotation
 from app.projects import keys
 from app.projects import store as projects
-from app.release import manifest
-from app.release.first_release import FirstRelease
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models, manifest, manifest_store
+from app.releases.hosted_models import HostedModels
+from app.releases.promotion import FirstRelease
 
 _PATIENCE = 20.0  # seconds, for an endpoint that answers that it is still loading its model
 _REMEDIES = Remedies(
@@ -161,13 +160,13 @@ async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> N
     async with open_database(url) as database, database.sessions.begin() as session:
         project = await projects.by_name(session, PROJECT)
         serving = await manifest.lock_active(session, project.id)
-        before = await manifests.api_tools(session, project.id)
+        before = await manifest_store.api_tools(session, project.id)
         for api, (source, document) in documents.items():
             digest = parse_document(api, document, source=source).digest
             row = await apis.put(session, project.id, api, source=source, document=document, digest=digest)
             if api not in before:  # models are shown how to use these
                 await trials.renew(session, project.id, row.id, wanted=False)
-        now = await manifests.api_tools(session, project.id)
+        now = await manifest_store.api_tools(session, project.id)
         changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
         await manifest.update_tools(session, serving, changed, manifest.SERVER)
 

@@ -13,30 +13,18 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_profiles import prompt_hash, prompt_text
-from app.api.canaries import CanaryController
 from app.api.chat_completions.routes import ChatController, ChatModelController
-from app.api.datasets import DatasetController
-from app.api.environments import EnvironmentController
 from app.api.erasure import ErasureController
-from app.api.exams import ExamController
 from app.api.feedback import FeedbackController
 from app.api.judge_agreement import JudgeController
 from app.api.mcp_server.endpoint import mcp, running_server
-from app.api.release_diff import ReleaseDiffController
-from app.api.releases import ReleaseController
 from app.api.replays import ReplayController
-from app.api.run_events import RunEventsController
 from app.api.runners import RunnerController
-from app.api.runs import RunController
-from app.api.schedule import ScheduleController
-from app.api.shadows import ShadowController
 from app.api.task_events import TaskEventsController
 from app.api.task_export import ExportController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
-from app.api.watches import WatchController
 from app.apis.approvals.pages import ApprovalPages
 from app.apis.approvals.routes import ApprovalController
 from app.apis.approvals.store import ApprovalExpiry
@@ -49,31 +37,18 @@ from app.apis.mcp.connection import read_commands
 from app.apis.pages import ApiPage, ApiPages, OperationPage
 from app.apis.routes import ApiCallController, ApiController, ApiTrialController
 from app.base.processes import base_url, freeze_memory
-from app.broker.celery_broker import worker_notifier
-from app.console.exams import ExamPages
 from app.console.feedback import FeedbackPages
-from app.console.release_changes import ReleaseChangePages
-from app.console.release_compare import ReleaseComparePages
-from app.console.release_page import ReleasePage
-from app.console.releases import ReleasePages
-from app.console.run_page import RunDetailPage
-from app.console.runs import RunPages
-from app.console.schedule import SchedulePages
 from app.console.task import TaskDetailPage
 from app.console.task_changes import TaskChanges
 from app.console.task_replay import ReplayPages
 from app.console.tasks import TaskPages
-from app.datasets.data_location import DataRules
-from app.datasets.dataset_store import DatasetStore
 from app.db.database import reading
 from app.db.disk_space import DiskSpace
-from app.db.learning_outlook import Serving
 from app.db.migrate import check_schema
 from app.engine.hosted.pages import HostedModelPages
 from app.engine.hosted.routes import HostedModelController
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
-from app.hot_swap.loader import AdapterLoader
 from app.machine.health import ScopeCheck, hosted_failures, readiness_checks
 from app.machine.pages import HealthPages
 from app.machine.parts import Parts, load_parts, open_listener, open_services
@@ -91,13 +66,34 @@ from app.projects.routes import (
 )
 from app.projects.settings import Limits
 from app.projects.webhooks import WebhookSender
-from app.release.api_refresh import ApiRefresh
-from app.release.first_release import FirstRelease
-from app.release.hosted_models import HostedModels
-from app.release.mcp_refresh import McpRefresh
-from app.release.promote import Promoter
-from app.release.reconciler import ReleaseReconciler
+from app.releases.bundled_adapter import BundledAdapter
+from app.releases.exams.pages import ExamPages
+from app.releases.exams.routes import ExamController
+from app.releases.hosted_models import HostedModels
+from app.releases.pages import ReleaseChangePages, ReleaseComparePages, ReleasePage, ReleasePages
+from app.releases.promotion import FirstRelease, Promoter
+from app.releases.reconciler import ReleaseReconciler
+from app.releases.refresh import ApiRefresh, McpRefresh
+from app.releases.routes import (
+    CanaryController,
+    ReleaseController,
+    ReleaseDiffController,
+    ShadowController,
+    WatchController,
+)
+from app.releases.swap import AdapterLoader
 from app.runner.verifier_sender import VerifierSender
+from app.runs.broker import worker_notifier
+from app.runs.datasets import DataRules, DatasetStore
+from app.runs.pages import RunDetailPage, RunPages, SchedulePages
+from app.runs.routes import (
+    DatasetController,
+    EnvironmentController,
+    RunController,
+    RunEventsController,
+    ScheduleController,
+)
+from app.runs.schedule import Serving
 from app.skills.pages import SkillChangePages, SkillDetailPage, SkillPages
 from app.skills.routes import SkillController, SkillFolderController, SkillRunController
 from app.tasks.retention import RetentionLoop

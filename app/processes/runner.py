@@ -26,11 +26,11 @@ from app.db.disk_space import DiskSpace
 from app.db.notify import NotificationListener
 from app.engine.client import HttpEngine
 from app.engine.protocol import Engine, RetryingEngine
-from app.hot_swap.loader import AdapterLoader
 from app.machine.parts import Parts, load_parts, open_listener, open_services
 from app.projects.settings import Limits
-from app.release.hosted_models import HostedModels
-from app.release.mcp_refresh import mark_changed
+from app.releases.hosted_models import HostedModels
+from app.releases.refresh import mark_changed
+from app.releases.swap import AdapterLoader
 from app.runner.crash_file import CrashFile
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor

@@ -17,10 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.feedback import WantedFeedback, wanted_feedback
 from app.apis import trials
 from app.apis.approvals import store as approvals
-from app.db import quotas, releases, tables, tasks
+from app.db import quotas, tables, tasks
 from app.db.tables import ApprovalState, ReleaseState, SkillState
 from app.projects import statistics, usage
 from app.projects.statistics import FailingKind, OutcomeCounts, TaskStatistics, TimeBucket
+from app.releases import store as releases
 from app.skills import store as skills
 from app.skills import value as skill_savings
 from app.skills.value import ScenarioSavings

@@ -19,8 +19,7 @@ from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import AppError, ConflictError, InvalidError
 from app.base.values import Json
-from app.datasets.dataset_store import DatasetStore
-from app.db import datasets, tables
+from app.db import tables
 from app.db.tables import AuditAction, DeliveryState
 from app.projects import audit, secrets, webhooks
 from app.projects import store as projects
@@ -46,7 +45,9 @@ from app.projects.routes import (
 )
 from app.projects.settings import Limits, ProjectSettings
 from app.projects.usage import UsageCounts, UsageOfDay
-from app.release.first_release import FirstRelease
+from app.releases.promotion import FirstRelease
+from app.runs import datasets
+from app.runs.datasets import DatasetStore
 from app.web import formats
 from app.web.access import Db
 from app.web.charts import Column, ColumnChart, column_chart

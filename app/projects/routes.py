@@ -15,16 +15,13 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.datasets import delete_files
 from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import read_api
 from app.apis.servers import refuse_production
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
 from app.base.values import Json
-from app.datasets.dataset_store import DatasetStore
-from app.db import datasets as dataset_table
-from app.db import queries, quotas, releases, tables
+from app.db import queries, quotas, tables
 from app.db.tables import AuditAction, DeliveryState
 from app.projects import audit, keys, secrets, statistics, usage, webhooks
 from app.projects import store as projects
@@ -32,7 +29,11 @@ from app.projects.authorization import find_project, project_filter, project_nam
 from app.projects.keys import Scope
 from app.projects.settings import Limits, ProjectSettings, changed
 from app.projects.statistics import Grouping, TaskStatistics, TimeBucket
-from app.release.first_release import FirstRelease
+from app.releases import store as releases
+from app.releases.promotion import FirstRelease
+from app.runs import datasets as dataset_table
+from app.runs.datasets import DatasetStore
+from app.runs.routes import delete_files
 from app.skills import store as skills
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, ConsoleLinks, Cursor, Limit, Name, ProjectName, Text, columns, in_utc

@@ -1,20 +1,82 @@
-"""A store of adapters shared by all hosts: one puts an adapter after training, others fetch it to serve it.
+"""Where adapters are kept: a directory on each machine, and a store that all hosts share, if there is one.
 
-Without a URL every adapter is on this machine. With one, a directory or any URL of fsspec (`s3://bucket/prefix`),
-an adapter is `<url>/<hash>/` there, and readers trust only adapters with a marker, which is written last.
+One host puts an adapter into the store after training, others fetch it to serve it. Without a store every
+adapter is on this machine. What a model server loads is verified before.
 """
 
 import asyncio
 import shutil
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from app.adapters.place import is_intact, place
-from app.adapters.remote_store import open_remote, remote_errors
-from app.base.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
-from app.base.files import scratch_directory
-from app.engine.adapter_files import CONFIG, WEIGHTS, check_present, content_hash, inspect, verify
+import fsspec.core
+
+from app.base.errors import (
+    AdapterError,
+    EngineError,
+    SettingError,
+    StorageError,
+    UnreadableAdapterError,
+    first_line,
+)
+from app.base.files import publish, scratch_directory
+from app.engine.adapter_files import (
+    CONFIG,
+    WEIGHTS,
+    AdapterFiles,
+    Shapes,
+    base_shapes,
+    check_present,
+    content_hash,
+    inspect,
+    verify,
+)
+
+
+def open_remote(url: str) -> tuple[Any, str]:
+    """The file system and the path of the store's root in it. Raises SettingError. Does not contact it yet."""
+    try:
+        remote, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # with the current credentials
+    except (ImportError, ValueError) as error:
+        raise SettingError(
+            f"SAGE_ADAPTER_STORE={url}: {first_line(error)}. Use a directory or a URL that fsspec supports; "
+            "s3:// needs the extra s3 (pip install 'sage-server[s3]')"
+        ) from error
+    return remote, str(root).rstrip("/")
+
+
+def remote_errors() -> tuple[type[Exception], ...]:
+    """The errors of a store. S3's client has its own: for a network that is down, for missing keys."""
+    try:
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415  takes a second, and only the extra s3 has it
+    except ImportError:
+        return (OSError,)
+    return (OSError, BotoCoreError)
+
+
+def is_intact(path: Path) -> bool:
+    """Whether it has the files that it is named after. A power failure, or a disk, may have damaged them."""
+    try:
+        return all((path / file).is_file() for file in (CONFIG, WEIGHTS)) and content_hash(path) == path.name
+    except OSError:
+        return False
+
+
+def place(contents: Path, final: Path) -> None:
+    """Rename a directory of checked files to `final`, which is named after them.
+
+    An intact one that is there stays, a damaged one is replaced. Raises OSError.
+    """
+    if final.exists() and not is_intact(final):
+        shutil.rmtree(final)
+    try:
+        publish(contents, final)
+    except OSError:
+        if not is_intact(final):  # no other process was faster
+            raise
+
 
 _FILES = (CONFIG, WEIGHTS)
 _MARKER = "complete"
@@ -132,3 +194,33 @@ class AdapterStore:
         except FileNotFoundError:
             return False
         return True
+
+
+class AdapterDirectory:
+    """Adapters by content hash. Model servers read the same directory."""
+
+    def __init__(
+        self, path: Path, model_dir: Path | None = None, store: AdapterStore | None = None, *, base: str = ""
+    ) -> None:
+        """`model_dir` holds the base model that adapters must fit, `base` is its name in the deployment; `store`
+        holds adapters of other hosts.
+        """
+        self.path, self.base = path.absolute(), base
+        self._model_dir, self._store = model_dir, store
+
+    async def verified(self, name: str) -> AdapterFiles:
+        """Read and check the whole adapter. Raises AdapterError for one that must not be served."""
+        path = await self._store.fetch(name) if self._store else self.path / name
+        return await asyncio.to_thread(self._verify, path)
+
+    async def publish(self, name: str) -> None:
+        """Make the adapter available to other hosts. Raises StorageError."""
+        if self._store is not None:
+            await self._store.put(name)
+
+    def _verify(self, path: Path) -> AdapterFiles:
+        return verify(path, self._shapes)
+
+    @cached_property
+    def _shapes(self) -> Shapes | None:
+        return base_shapes(self._model_dir) if self._model_dir else None

@@ -1,22 +1,148 @@
-"""`sage releases`."""
+"""`sage releases`, with releases by their number and what activating one changes in words."""
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from app.base.settings import Settings
-from app.client.activation_text import activation_lines
+from app.base.text import visible
+from app.base.values import shown_model
 from app.client.options import project_option, server_command
-from app.client.release_lookup import release_id
-from trainer.cli.tables import RELEASES, release_evidence
+from app.client.words import Listing, readable_error
 
 if TYPE_CHECKING:
     from app.client.server import SageClient
     from app.client.terminal import ServerSession
+
+
+def release_id(server: "SageClient", number: int | None, project: str | None) -> str:
+    """The id of a release of the project. Raises ServerError, as for all that the server does not know."""
+    from app.client.server import ServerError  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
+
+    found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
+    for release in found:
+        if release["number"] == number:
+            return str(release["id"])
+    raise ServerError(f"no release {number}: `sage releases` lists them")
+
+
+_MOST = 20  # names in a line
+_SKILLS = {
+    "restored": "skills offered again",
+    "superseded": "skills replaced by the version that returns",
+    "withdrawn": "skills withdrawn",
+    "deleted": "skills that cannot return, since they were deleted",
+}
+_PROMPTS = {"hosted": "that of hosted models", "local": "that of the model of this server"}
+_STAYS = ("the same", "stays, though the release served with another one")
+_DOCUMENTS = {
+    "added": "APIs there again",
+    "removed": "APIs no longer called",
+    "changed": "APIs called by the document of that time",
+    "missing": "APIs that cannot return, since they were removed",
+}
+
+
+def activation_lines(number: int, changes: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each part, of the server's statement.
+
+    >>> changes = {"rolls_back": True, "replaces": 3, "model": {"from": "f00d", "to": "base"}}
+    >>> changes |= {"prompt": "stays", "former_prompt": None, "watch": "ends", "canary": 4}
+    >>> changes |= {"skills": {"withdrawn": [{"name": "greet", "version": 2}]}, "documents": {"changed": ["mail"]}}
+    >>> print(*activation_lines(1, changes), sep="\\n")
+    rolls back from release 3 to release 1
+      weights: f00d -> base
+      skills withdrawn: greet v2
+      APIs called by the document of that time: mail
+      prompt: the same
+      the watch of release 3 ends
+      release 4 stays a canary, and is compared with release 1
+    >>> list(activation_lines(1, {"replaces": None}))
+    ['release 1 is active already: nothing changes']
+    """
+    before = changes["replaces"]
+    if before is None:
+        yield f"release {number} is active already: nothing changes"
+        return
+    if changes["rolls_back"]:
+        yield f"rolls back from release {before} to release {number}"
+    else:
+        yield f"release {number} replaces release {before}"
+    model = changes["model"]
+    yield (
+        f"  weights: {shown_model(model['from'])} -> {shown_model(model['to'])}"
+        if model
+        else "  weights: the same"
+    )
+    skills = changes["skills"].items()
+    moved = {how: [f"{each['name']} v{each['version']}" for each in found] for how, found in skills}
+    yield from _named(_SKILLS, moved, "skills")
+    yield from _named(_DOCUMENTS, changes["documents"], "APIs")
+    yield f"  prompt: {_PROMPTS.get(changes['prompt']) or _STAYS[changes['former_prompt'] is not None]}"
+    if changes["watch"]:
+        yield f"  the watch of release {before} {'goes on' if changes['watch'] == 'goes_on' else 'ends'}"
+    if changes["canary"]:
+        yield f"  release {changes['canary']} stays a canary, and is compared with release {number}"
+
+
+def _named(labels: Mapping[str, str], found: Mapping[str, Sequence[str]], what: str) -> Iterator[str]:
+    if not any(found.values()):
+        yield f"  {what}: the same"
+    for how, label in labels.items():
+        if names := found.get(how):
+            others = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
+            yield visible(f"  {label}: {', '.join(names[:_MOST])}{others}")
+
+
+def show_result(session: "ServerSession", run: Mapping[str, Any]) -> None:
+    """Show the result of a run that has ended."""
+    session.show(run, lambda run: run["result"] or {"result": "none"})
+
+
+def run_fields(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a run, with the metrics of its last step."""
+    shown = {name: value for name, value in run.items() if name not in ("links", "last_step")}
+    shown["failure"] = readable_error(run["failure"] or "")
+    return shown | ({"last step": run["last_step"]["metrics"]} if run["last_step"] else {})
+
+
+def release_evidence(release: Mapping[str, Any]) -> dict[str, Any]:
+    """With what it says to do in the words of the command line."""
+    found = release["evidence"] or {}
+    return {name: readable_error(value) if isinstance(value, str) else value for name, value in found.items()}
+
+
+def _run_row(run: Mapping[str, Any]) -> tuple[object, ...]:
+    done = f"{run['step']}/{run['steps'] or '?'}" if run["step"] else "-"
+    return (
+        run["id"],
+        run["kind"],
+        run["state"],
+        done,
+        _moment(run["created_at"]),
+        readable_error(run["failure"] or ""),
+    )
+
+
+def _release_row(release: Mapping[str, Any]) -> tuple[object, ...]:
+    verdict = readable_error((release["evidence"] or {}).get("reason", ""))
+    made, since = _moment(release["created_at"]), "-"
+    if release["state"] == "active":
+        since = _moment(release["activated_at"])
+    state = f"{release['state']}, watched" if release["watched"] else release["state"]
+    return release["number"], state, release["model"], made, since, verdict
+
+
+def _moment(text: str | None) -> str:
+    return text[:19].replace("T", " ") if text else "-"
+
+
+RUNS = Listing(("run", "kind", "state", "steps", "created", "failure"), _run_row, items="runs")
+RELEASES = Listing(("release", "state", "model", "created", "active since", "reason of the gate"), _release_row)
 
 
 @click.command()
@@ -95,7 +221,7 @@ def _propose(server: "SageClient", policy: dict[str, str], project: str | None, 
 
 def _adapter(directory: Path) -> dict[str, str]:
     """The adapter of a directory, imported."""
-    from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait for
+    from app.releases.adapter_store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait for
 
     settings = Settings.from_env()
     store = AdapterStore(settings.adapters_dir, settings.adapter_store)

@@ -1,21 +1,118 @@
-"""How a release compares with another one: figures of an exam, a canary or a watch, and a verdict. Pure."""
+"""The evidence about a release as its row has it, and the figures and the verdict that it gives beside another
+one.
+"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+from litestar import Response
 
-from app.console.release_evidence import ComparedExam, Evidence
+from app.base.values import Json
 from app.db.results import TaskSums
-from app.release import one_look
-from app.release.canary_decision import CanaryAction, CanaryDecision
-from app.release.canary_metrics import MetricComparison
-from app.release.canary_traffic import UncountedTraffic
-from app.release.confidence_sequence import Interval
-from app.release.watch_decision import NotCounted, WatchDecision
+from app.releases import statistics
+from app.releases.canary import CanaryAction, CanaryDecision, CanaryStatus, MetricComparison, UncountedTraffic
+from app.releases.statistics import Interval
+from app.releases.watch import NotCounted, WatchDecision
+from app.skills.routes import ScenarioValue, SkillValue
 from app.web import formats
 from app.web.charts import DrawnInterval, draw_intervals
+from app.web.formats import csv_file
+
+T = TypeVar("T")
+
+
+class NamedRelease(msgspec.Struct, frozen=True):
+    number: int
+    model: str = ""
+
+
+class ExamFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one release on an exam: shares in percent, turns and tokens of a task."""
+
+    tasks: int
+    scenarios: int
+    tgc: Interval
+    sgc: Interval
+    turns: Interval
+    tokens: Interval
+    skill_usage: Interval | None = None
+
+
+class ExamDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Of two releases on the same scenarios."""
+
+    scenarios: int
+    tgc: Interval
+    sgc: Interval
+    turns: Interval
+    tokens: Interval
+    gained: int
+    lost: int
+
+
+class ComparedExam(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate compared."""
+
+    compared_with: NamedRelease
+    candidate: ExamFigures
+    incumbent: ExamFigures
+    difference: ExamDifference
+    environment: str = ""
+    sgc_lower_bound: float | None = None
+    warnings: list[str] = []
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """The state is watching, rolled back, kept or ended."""
+
+    state: str
+    reason: str = ""
+    baseline: NamedRelease | None = None
+    since: datetime | None = None
+    decision: WatchDecision | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that is missing, or that an earlier version wrote in another form, is None."""
+
+    verdict: str = ""
+    reason: str = ""
+    next: str = ""
+    waiting: str = ""
+    exam: ComparedExam | None = None
+    canary: CanaryStatus | None = None
+    watch: Watched | None = None
+
+
+def read_evidence(stored: dict[str, Json] | None) -> Evidence:
+    """
+    >>> read_evidence(None).reason, read_evidence({"reason": "the prompt changed", "canary": {}}).canary
+    ('', None)
+    """
+    known = stored or {}
+    texts = {name: str(known.get(name) or "") for name in ("verdict", "reason", "next", "waiting")}
+    return Evidence(
+        **texts,
+        exam=_part(known, ComparedExam),
+        canary=_part(known.get("canary"), CanaryStatus),
+        watch=_part(known.get("watch"), Watched),
+    )
+
+
+def exam_figures(stored: dict[str, Json]) -> ExamFigures | None:
+    """None if some are missing."""
+    return _part(stored, ExamFigures)
+
+
+def _part(stored: Any, kind: type[T]) -> T | None:
+    try:
+        return msgspec.convert(stored, kind)
+    except msgspec.ValidationError:
+        return None
+
 
 Word = Literal["better", "worse", "as good", "undecided"]
 Measured: TypeAlias = Interval | float | None
@@ -142,7 +239,7 @@ def live_rows(before: TaskSums, now: TaskSums) -> list[FigureRow]:
             _LIVE[name],
             one.total / one.number if one.number else None,
             other.total / other.number if other.number else None,
-            one_look.difference(other, one, 1.0 if name == "reward" else inf),
+            statistics.one_look_difference(other, one, 1.0 if name == "reward" else inf),
             f"{other.number:,} and {one.number:,} tasks",
         )
         for name, one, other in names
@@ -245,3 +342,39 @@ def _text(found: Measured) -> str:
 
 def _plain(found: Interval) -> str:
     return f"{found.low:+.1f} to {found.high:+.1f}"
+
+
+_ENDS = ("", "_low", "_high")
+
+
+def figures_file(name: str, before: int, now: int, rows: Sequence[FigureRow]) -> Response[str]:
+    """Two releases, by their numbers, measure by measure."""
+    columns = [*_columns(f"release_{before}"), *_columns(f"release_{now}"), *_columns("difference")]
+    numbers = [
+        [row.name, *_ends(row.measured[0]), *_ends(row.measured[1]), *_ends(row.difference)] for row in rows
+    ]
+    content = [[*each, row.on] for each, row in zip(numbers, rows, strict=True)]
+    return csv_file(name, ["measure", *columns, "from"], content)
+
+
+def value_file(name: str, value: SkillValue) -> Response[str]:
+    """What a skill is worth in all, then by scenario. The bounds `any_time` hold however often somebody looks."""
+    tasks = ["tasks_with", "score_with", "tasks_without", "score_without"]
+    header = ["scenario", *tasks, *_columns("difference"), *_columns("any_time")]
+    return csv_file(
+        name, header, [_value("all", value), *(_value(each.scenario, each) for each in value.scenarios)]
+    )
+
+
+def _value(scenario: str | None, value: SkillValue | ScenarioValue) -> list[object]:
+    one, other = value.offered, value.withheld
+    tasks = (one.tasks, one.score, other.tasks, other.score)
+    return [scenario, *tasks, *_ends(value.one_look.score), *_ends(value.difference)]
+
+
+def _columns(name: str) -> list[str]:
+    return [f"{name}{end}" for end in _ENDS]
+
+
+def _ends(found: Measured) -> tuple[float | None, float | None, float | None]:
+    return (found.mean, found.low, found.high) if isinstance(found, Interval) else (found, None, None)

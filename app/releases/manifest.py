@@ -1,11 +1,13 @@
 """The manifest of a release: weights, skills, tools and prompt, which are activated and rolled back as one.
 
-Weights are fixed. The library grows while a release serves; a rollback restores its state at the end. Tools are
-API documents: a changed document makes a new release, so a task sees those of its own release. The prompt is code:
-it cannot be rolled back, but a release records which one it served with.
+Weights are fixed. The library grows while a release serves; a rollback restores its state at the end. Tools
+are API documents: a changed document makes a new release, so a task sees those of its own release. The prompt
+is code: it cannot be rolled back, but a release records which one it served with. Two releases differ by
+these four parts.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import unified_diff
 from typing import Literal
 from uuid import UUID
 
@@ -14,16 +16,62 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_of
+from app.apis.documents.reader import DocumentReader
+from app.apis.presentation import OperationTraits, Presentation
+from app.base.errors import InvalidError
 from app.base.values import Json
-from app.db import manifests, releases, tables, watches
+from app.db import tables
 from app.db.database import Handle
-from app.db.manifests import Tool
-from app.db.tables import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.projects import audit
 from app.projects import store as projects
-from app.release import restored_skills
-from app.release.tool_documents import ApiDocument, api_documents, document_of, tools_of
-from app.skills import sets
+from app.releases import manifest_store, trials_store
+from app.releases import manifest_store as manifests
+from app.releases import store as releases
+from app.releases import tools as tool_documents
+from app.releases.manifest_store import SkillName, Tool
+from app.releases.tools import ApiDocument, api_documents, document_of, tools_of
+from app.skills import moves, sets
+
+_SERVER = "server"  # the actor of automatic changes
+
+
+async def restore(
+    session: AsyncSession, release: tables.Release, previous: tables.Release, skill_set: str
+) -> dict[str, Json]:
+    """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
+    states = await manifests.skill_states(session, skill_set)
+    moved = msgspec.structs.asdict(await sets.restore(session, release.project_id, states))
+    if previous.number > release.number:
+        reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
+        of_canary = await moves.withdraw(
+            session, previous.id, release.project_id, reason, actor=_SERVER, state=out
+        )
+        moved["withdrawn"] = [*moved["withdrawn"], *of_canary]
+    named = _named(moved)
+    return {"skills": msgspec.to_builtins(named)} if named else {}
+
+
+async def planned(
+    session: AsyncSession, release: tables.Release, previous: tables.Release
+) -> dict[str, list[SkillName]]:
+    """The skills that activating a release in place of `previous` would restore or take out now, by what would
+    happen to them. Empty for one that never served, which gets the present ones.
+    """
+    if release.skills is None:
+        return {}
+    states = await manifests.skill_states(session, release.skills)
+    moved = msgspec.structs.asdict(await sets.planned(session, release.project_id, states, release.id))
+    if previous.number > release.number:
+        gone = {row.id for rows in (moved["superseded"], moved["withdrawn"]) for row in rows}
+        written = await moves.written_by(session, previous.id)
+        moved["withdrawn"] = [*moved["withdrawn"], *(row for row in written if row.id not in gone)]
+    return _named(moved)
+
+
+def _named(moved: dict[str, list[tables.Skill]]) -> dict[str, list[SkillName]]:
+    return {how: list(map(SkillName.of, rows)) for how, rows in moved.items() if rows}
+
 
 SkillsMode = Literal["restore", "keep"]
 SERVER = "server"  # the actor of automatic changes
@@ -44,7 +92,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving | None:
     """All in one query. None for a release whose tools are not recorded: it never served."""
-    found = await manifests.serving(handle, project_id, release_id)
+    found = await manifests.manifests_serving(handle, project_id, release_id)
     if not found:
         return None
     return Serving(
@@ -115,7 +163,7 @@ async def record_activation(
     if previous is not None and previous.id != release.id:
         await _record_end(session, await session.get_one(tables.Release, previous.id), prompt_hash)
         if skills == "restore" and release.skills is not None:
-            changed |= await restored_skills.restore(session, release, previous, release.skills)
+            changed |= await restore(session, release, previous, release.skills)
     if release.tools is None:
         tools = await tools_of(session, previous or release)
         release.tools = await manifests.store_tools(session, release.project_id, tools)
@@ -213,7 +261,7 @@ async def _succeed(
     detail: dict[str, Json] = {"reason": reason, "model": serving.model}
     for part, now in made_of.items():
         detail[part] = {"was": getattr(serving, part), "now": now}
-    if watches.began_with(serving) or not await manifests.is_unused(session, serving):
+    if trials_store.began_with(serving) or not await manifests.is_unused(session, serving):
         serving.skills = await manifests.store_skills(session, serving.project_id)
         candidate = await releases.propose(session, serving.project_id, serving.model)
         release = await releases.activate(session, candidate.id, allow_rejected=True)  # its weights serve already
@@ -243,3 +291,146 @@ async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> 
     there = await manifests.api_tools(session, project_id)
     gone = sorted((await manifests.tool_set(session, tools)).keys() - there.keys())
     return {"tools": {"missing": gone}} if gone else {}
+
+
+class OperationChanges(msgspec.Struct, frozen=True):
+    """Operations by name. All are empty if the difference is invisible to an agent."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    renamed: dict[str, str] = {}  #: name before -> now
+
+
+def compare(old: Mapping[str, OperationTraits], new: Mapping[str, OperationTraits]) -> OperationChanges:
+    """An operation under another name is known by its operationId, or by method and path."""
+    gone, come = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    now = {new[name].place: name for name in come} | {new[name].key: name for name in come}
+    renamed = {
+        name: after for name in gone if (after := now.get(old[name].key) or now.get(old[name].place)) is not None
+    }
+    return OperationChanges(
+        added=sorted({*come} - {*renamed.values()}),
+        removed=[name for name in gone if name not in renamed],
+        changed=sorted(name for name in new.keys() & old.keys() if new[name].fingerprint != old[name].fingerprint),
+        renamed=renamed,
+    )
+
+
+class PartChange(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
+    """A part that differs."""
+
+    before: str | None
+    after: str | None
+
+
+class PromptChange(PartChange, frozen=True, kw_only=True):
+    """By hash, and by line as a unified diff: empty if an earlier version of this server did not keep the text."""
+
+    diff: list[str] = []
+
+
+class SkillChanges(msgspec.Struct, frozen=True):
+    """Skills by name and version."""
+
+    added: list[SkillName]
+    removed: list[SkillName]
+
+
+class ToolChanges(msgspec.Struct, frozen=True):
+    """APIs by name, and the operations of those with another document."""
+
+    added: list[str]
+    removed: list[str]
+    changed: dict[str, OperationChanges]
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes from the first release to the second. A part that is equal is null."""
+
+    model: PartChange | None
+    training_run: PartChange | None  #: that trained the weights
+    skills: SkillChanges
+    tools: ToolChanges
+    prompt: PromptChange | None
+    empty: bool
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    """The parts of a release. One that never served has those it would serve with now."""
+
+    skills: set[UUID]
+    tools: dict[str, Tool]
+    prompt: str | None
+
+
+async def diff(
+    session: AsyncSession, reader: DocumentReader | None, release: tables.Release, other: tables.Release
+) -> Diff:
+    """The changes from `release` to `other`. Ends the transaction. Without a reader, which may take its time,
+    changed documents are named without their operations. Raises InvalidError for two projects.
+    """
+    if release.project_id != other.project_id:
+        raise InvalidError("the two releases belong to different projects: compare releases of one project")
+    one, two = await _parts_of(session, release), await _parts_of(session, other)
+    model = None if release.model == other.model else PartChange(release.policy, other.policy)
+    training_run = _change(_text(release.training_run_id), _text(other.training_run_id))
+    skills = await _skills(session, one.skills, two.skills)
+    tools = await _tools(session, reader, one.tools, two.tools)
+    prompt = await _prompt(session, one.prompt, two.prompt)
+    return Diff(
+        model=model,
+        training_run=training_run,
+        skills=skills,
+        tools=tools,
+        prompt=prompt,
+        empty=(model, training_run, prompt, one.skills, one.tools) == (None, None, None, two.skills, two.tools),
+    )
+
+
+async def _parts_of(session: AsyncSession, release: tables.Release) -> _Parts:
+    prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
+    skills, tools = await skills_of(session, release), await tool_documents.tools_of(session, release)
+    return _Parts(set(skills), tools, prompt)
+
+
+async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) -> SkillChanges:
+    return SkillChanges(
+        added=await manifest_store.skill_names(session, after - before),
+        removed=await manifest_store.skill_names(session, before - after),
+    )
+
+
+async def _tools(
+    session: AsyncSession, reader: DocumentReader | None, before: Mapping[str, Tool], after: Mapping[str, Tool]
+) -> ToolChanges:
+    """Documents that differ are kept: only unchanged ones are read from the registered APIs."""
+
+    async def traits(name: str, tool: Tool) -> Mapping[str, OperationTraits]:
+        if reader is None:
+            return {}
+        text = await manifest_store.kept_document(session, tool.digest)
+        await session.commit()  # no transaction is held while a document is read
+        return await reader.traits(name, text, tool.digest, msgspec.convert(tool.presentation, Presentation))
+
+    apart = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    changed = {name: compare(await traits(name, before[name]), await traits(name, after[name])) for name in apart}
+    return ToolChanges(sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), changed)
+
+
+async def _prompt(session: AsyncSession, before: str | None, after: str | None) -> PromptChange | None:
+    if before == after:
+        return None
+    one, two = [await manifest_store.prompt_text(session, each) for each in (before, after)]
+    if one is None or two is None:
+        return PromptChange(before, after)
+    differences = unified_diff(one.splitlines(), two.splitlines(), "before", "after", lineterm="")
+    return PromptChange(before, after, diff=list(differences))
+
+
+def _change(before: str | None, after: str | None) -> PartChange | None:
+    return None if before == after else PartChange(before, after)
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)

@@ -1,23 +1,132 @@
-"""Activates releases: model servers load and verify the weights, then the rows change in one transaction."""
+"""Activates releases: what that changes, before it is done and after, and the first release of a project.
 
+Model servers load and verify the weights, then the rows change in one transaction. A project begins with the
+base model and the adapter that comes with it, if one does, or with the hosted model that the settings name.
+"""
+
+import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
-from uuid import UUID
+from pathlib import Path
+from typing import Literal, Protocol, Self
+from uuid import UUID, uuid4
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import AdapterError, ConflictError, EngineError
-from app.base.values import Json, Probe, hosted_id
-from app.db import adapters, releases, tables
+from app.base.settings import Settings
+from app.base.values import Json, Probe, hosted, hosted_id
+from app.db import tables
 from app.db.database import Sessions
 from app.db.lease import swap_lock
 from app.db.tables import AuditAction, ReleaseState
+from app.engine.adapter_files import AdapterFiles
 from app.projects import audit
-from app.release import activation, manifest
-from app.release.activation import ActivationChanges
-from app.release.manifest import SkillsMode
+from app.projects import store as projects
+from app.releases import hosted_models, manifest, manifest_store, tools
+from app.releases import manifest_store as adapters
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterStore
+from app.releases.bundled_adapter import BundledAdapter
+from app.releases.manifest import PartChange, SkillsMode
+from app.releases.manifest_store import SkillName
+
+
+class SkillMoves(msgspec.Struct, frozen=True, kw_only=True):
+    """The skills that an activation moves, by name and version.
+
+    `superseded` are replaced by a version that is restored; `withdrawn` ones may be written again; `deleted` ones
+    belong to the release, and cannot return.
+    """
+
+    restored: list[SkillName] = []
+    superseded: list[SkillName] = []
+    withdrawn: list[SkillName] = []
+    deleted: list[SkillName] = []
+
+
+class DocumentMoves(msgspec.Struct, frozen=True, kw_only=True):
+    """APIs by name. Of `missing` ones the release has documents, but they are no longer registered."""
+
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[str] = []
+    missing: list[str] = []
+
+
+class ActivationChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What activating a release changes. A part that stays is null or empty.
+
+    `replaces` is the number of the release that retires; null if the release is active already, which changes
+    nothing. The `prompt` comes with the version of the server, and changes where a hosted model takes the place of
+    a local one (`hosted`), or the reverse (`local`); where it `stays`, `former_prompt` is the hash of another one
+    that the release served with. `watch` says what becomes of the watch of the release that retires; `canary` is
+    the number of one that goes on, and is compared with this release from then on.
+    """
+
+    replaces: int | None = None
+    rolls_back: bool = False
+    model: PartChange | None = None
+    skills: SkillMoves = msgspec.field(default_factory=SkillMoves)
+    documents: DocumentMoves = msgspec.field(default_factory=DocumentMoves)
+    prompt: Literal["stays", "hosted", "local"] = "stays"
+    former_prompt: str | None = None
+    watch: Literal["ends", "goes_on"] | None = None
+    canary: int | None = None
+
+
+def rolls_back(release: tables.Release, active: tables.Release) -> bool:
+    """Whether activating the release in place of the active one goes back to what served before it."""
+    return release.activated_at is not None and release.number < active.number
+
+
+async def changes_of(
+    session: AsyncSession, release: tables.Release, active: tables.Release | None, skills: SkillsMode = "restore"
+) -> ActivationChanges:
+    """What activating the release in place of the active one would change now."""
+    if active is None or active.id == release.id:
+        return ActivationChanges()
+    moved = {} if skills == "keep" else await manifest.planned(session, release, active)
+    canary = await projects.canary_of(session, release.project_id)
+    return ActivationChanges(
+        replaces=active.number,
+        rolls_back=rolls_back(release, active),
+        model=None if active.model == release.model else PartChange(active.policy, release.policy),
+        skills=SkillMoves(**moved),
+        documents=await _documents(session, release, active),
+        prompt=(prompt := _prompt(release, active)),
+        former_prompt=None if prompt != "stays" or active.prompt in (None, release.prompt) else release.prompt,
+        watch=_watch(release, active),
+        canary=None if canary is None or canary.id == release.id else canary.number,
+    )
+
+
+async def _documents(session: AsyncSession, release: tables.Release, active: tables.Release) -> DocumentMoves:
+    before, after = [await tools.tools_of(session, each) for each in (active, release)]
+    there = await manifest_store.api_tools(session, release.project_id)
+    both = before.keys() & after.keys() & there.keys()
+    return DocumentMoves(
+        added=sorted((after.keys() - before.keys()) & there.keys()),
+        removed=sorted((before.keys() - after.keys()) & there.keys()),
+        changed=sorted(name for name in both if before[name] != after[name]),
+        missing=sorted(after.keys() - there.keys()),
+    )
+
+
+def _prompt(release: tables.Release, active: tables.Release) -> Literal["stays", "hosted", "local"]:
+    was_hosted, is_hosted = (hosted_id(each.model) is not None for each in (active, release))
+    if was_hosted == is_hosted:
+        return "stays"
+    return "hosted" if is_hosted else "local"
+
+
+def _watch(release: tables.Release, active: tables.Release) -> Literal["ends", "goes_on"] | None:
+    if active.watched_against is None:
+        return None
+    return "goes_on" if active.model == release.model and active.watched_against != release.id else "ends"
+
 
 ActivationCheck = Callable[[tables.Release, tables.Release | None], None]
 """Raises ConflictError if a release may not replace the active one. Called while both are locked."""
@@ -85,7 +194,7 @@ class Promoter:
                     check(row, previous)
                 _check_unmoved(row, before, previous)
                 if on_changes is not None:
-                    on_changes(await activation.changes_of(session, row, previous, skills))
+                    on_changes(await changes_of(session, row, previous, skills))
                 overridden = await releases.check_can_serve(session, row, allow_rejected=allow_rejected)
                 row = await releases.activate(session, release_id, allow_rejected=allow_rejected)
                 changed = await manifest.record_activation(session, row, previous, self._prompt, skills=skills)
@@ -154,3 +263,62 @@ def overriding(rejected: tables.Release | None) -> dict[str, Json]:
 
 def _parts(release: tables.Release) -> dict[str, Json]:
     return {name: getattr(release, name) for name in ("model", "skills", "tools", "prompt")}
+
+
+class FirstRelease:
+    """Creates projects. Reads the adapter and the base model once."""
+
+    def __init__(
+        self,
+        bundled: BundledAdapter | None,
+        model_dir: Path,
+        store: AdapterStore,
+        *,
+        base: str,
+        hosted: tuple[str, str] | None = None,
+    ) -> None:
+        """`base` is the name of the base model in the deployment, `hosted` the URL and the name of one there."""
+        self._hosted = hosted
+        self._bundled, self._model_dir, self._store, self._base = bundled, model_dir, store, base
+        self._verified: AdapterFiles | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Raises ModelError for a model that is not here."""
+        store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+        hosted = (settings.model_url, settings.model) if settings.model_url else None
+        bundled = None if hosted else BundledAdapter.of(settings.model_dir)
+        return cls(bundled, settings.model_dir, store, base=settings.local_model, hosted=hosted)
+
+    async def create_project(self, session: AsyncSession, name: str) -> tables.Project:
+        """Create a project, whose release 1 is active. Call it without a transaction: files are read first.
+
+        Raises ConflictError if the name is taken, AdapterError for an adapter that must not be served, and
+        StorageError if it cannot be stored.
+        """
+        if self._hosted is not None:
+            return await _create_hosted(session, name, *self._hosted)
+        if self._bundled is None:
+            return await projects.create(session, name)
+        if self._verified is None:
+            self._verified = await asyncio.to_thread(self._bundled.verify, self._model_dir)
+        model, rank = await self._store.import_adapter(self._bundled.path), self._verified.rank
+        await adapters.put(session, model, base=self._base, rank=rank, project_id=None)
+        return await projects.create(session, name, model, {"reason": f"it comes with {self._bundled.model}"})
+
+
+async def _create_hosted(session: AsyncSession, name: str, url: str, model: str) -> tables.Project:
+    """The model's key stays in the settings."""
+    model_id, known = uuid4(), await hosted_models.known(session, url, model)
+    project = await projects.create(session, name, hosted(model_id), {"reason": "SAGE_MODEL_URL names it"})
+    columns = {"id": model_id, "url": url, "model": model, "trusted": True, "abilities": known}
+    await hosted_models.add(session, project.id, _entry_name(model), None, **columns)
+    return project
+
+
+def _entry_name(model: str) -> str:
+    """
+    >>> _entry_name("qwen/qwen3:8b"), _entry_name("...")
+    ('qwen-qwen3-8b', 'model')
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", model).lstrip("-._")[:64] or "model"

@@ -14,14 +14,15 @@ from app.agent.prompt_profiles import HOSTED, hosted_prompt, prompt_of, prompt_t
 from app.base.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
 from app.base.loop import Loop
 from app.base.values import Json
-from app.db import manifests, releases, runners, tables, watches
+from app.db import runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.lease import SwapUnderWayError
 from app.db.tables import ReleaseState
 from app.projects import store as projects
-from app.release import canary, manifest, watch
-from app.release.promote import Promoter, SupersededError, check_baseline
-from app.release.watch_decision import WatchAction
+from app.releases import canary, manifest, manifest_store, trials_store, watch
+from app.releases import store as releases
+from app.releases.promotion import Promoter, SupersededError, check_baseline
+from app.releases.watch import WatchAction
 
 log = structlog.get_logger(__name__)
 
@@ -76,8 +77,8 @@ class ReleaseReconciler:
         """
         async with self._sessions.begin() as session:
             if self._prompt_text:
-                await manifests.store_prompt(session, self._prompt, self._prompt_text)
-                await manifests.store_prompt(session, hosted_prompt(), prompt_text(HOSTED, None))
+                await manifest_store.store_prompt(session, self._prompt, self._prompt_text)
+                await manifest_store.store_prompt(session, hosted_prompt(), prompt_text(HOSTED, None))
             owners = [project.id for project in await projects.list_all(session)]
             in_use = await runners.prompts(session)
         recorded = True
@@ -133,7 +134,7 @@ class ReleaseReconciler:
     async def _apply_watch_decisions(self) -> None:
         """Evaluate each watch. They last for days, and read thousands of tasks: not in every round."""
         async with self._sessions() as session:
-            watched = await watches.all_open(session)
+            watched = await trials_store.all_open(session)
         for release in watched:
             try:
                 status = await watch.apply_decision(self._promoter, self._sessions, release.id)

@@ -16,7 +16,7 @@ import msgspec
 
 from app.base.values import Json
 from app.db.tables import Release
-from app.release.confidence_sequence import Interval, is_gain
+from app.releases.statistics import Interval, is_gain
 
 T = TypeVar("T")
 

@@ -1,10 +1,8 @@
-"""Fetches the document of an API again, and applies what has changed.
+"""Fetches the documents of APIs again, asks MCP servers for their tools again, and applies what has changed.
 
-A new document serves at once, in a new release, as if it had been registered: the API's server has changed
-already. Skills that call what has changed are quarantined, until `SkillRepairs` has decided about them. A
-document that asks for less supervision than before, by `x-risk` or `x-safe` or the hints of an MCP server, is only
-recorded, and one that names another server is refused, since the API's credentials would go there: both are for
-a person to decide, who registers it again.
+A new document serves at once, in a new release. Skills that call what has changed are quarantined, until
+`SkillRepairs` has decided about them. A document that asks for less supervision than before, or names another
+server, is for a person to decide.
 """
 
 from collections.abc import Mapping
@@ -26,18 +24,22 @@ from app.apis.documents.fetch import DocumentFetch, check_origin, check_server, 
 from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
 from app.apis.mcp import listing
-from app.apis.mcp.document import is_listing
+from app.apis.mcp.connection import Changed, McpCommand, McpServers, McpTarget
+from app.apis.mcp.document import is_listing, oauth_of
+from app.apis.mcp.listing import connected_listing
 from app.apis.presentation import AppView, OperationTraits
 from app.apis.servers import check_reachable
-from app.base.errors import ApiDocumentError
+from app.base.errors import ApiDocumentError, InvalidError, NotFoundError, SettingError, first_line
 from app.base.loop import Loop
-from app.db import manifests, tables
+from app.db import tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction, SkillState
 from app.projects import audit
 from app.projects.settings import Risk
-from app.release import manifest, tool_documents
-from app.release.operation_changes import compare
+from app.releases import manifest, manifest_store, tools
+from app.releases import manifest_store as manifests
+from app.releases import tools as tool_documents
+from app.releases.manifest import compare
 from app.skills import moves, repairs
 from app.skills.admission import stored_manifest
 
@@ -59,7 +61,7 @@ async def refresh_api(
         row = await session.get(tables.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
         if row is None or row.source == "upload":
             return None
-        old_content = await manifests.document(session, row.id, row.digest)
+        old_content = await manifest_store.document(session, row.id, row.digest)
     if is_listing(old_content):
         async with sessions.begin() as session:
             await api_changes.checked(session, api_id)
@@ -69,7 +71,7 @@ async def refresh_api(
         name=row.name,
         source=row.source,
         server=row.server,
-        presentation=tool_documents.presentation_of(row),
+        presentation=tools.presentation_of(row),
         bind=dict(row.bind),
     )
     try:
@@ -92,7 +94,7 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: tables.Api, old: 
     async def stored() -> tuple[Credentials, App]:
         check_origin(row.source, row.server or old.default_url, row.token_origins)
         async with sessions() as session:
-            api = await tool_documents.api_document(session, row)
+            api = await tools.api_document(session, row)
             rows = await credentials.of_api(session, row.id)
         return of_api(sessions, client, api, rows, old)
 
@@ -223,3 +225,78 @@ class ApiRefresh:
         if change is not None:
             log.info("an API document has changed", api=str(due), applied=change.applied)
         return 0
+
+
+_MCP_SECONDS = 2.0
+
+
+def mark_changed(sessions: Sessions) -> Changed:
+    """For a runner's sessions with MCP servers: what they tell is noted for `McpRefresh`."""
+
+    async def mark(target: McpTarget) -> None:
+        assert target.project is not None
+        try:
+            async with sessions.begin() as session:
+                await listing.mark(session, target.project, target.url)
+        except TRANSIENT as error:
+            log.warning("a change of an MCP server's tools is not noted", cause=first_line(error))
+
+    return mark
+
+
+class McpRefresh:
+    """Stores changed tools while it is entered, as a new release of the project. Any number of processes may."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        client: httpx.AsyncClient,
+        commands: Mapping[str, McpCommand],
+        reader: DocumentReader,
+        *,
+        pause: float = _MCP_SECONDS,
+    ) -> None:
+        self._sessions = sessions
+        self._client = client
+        self._servers = McpServers(client, commands)
+        self._reader = reader
+        self._loop = Loop("refresh the tools of MCP servers", self._refresh_next, pause, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        await self._loop.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _refresh_next(self) -> float | None:
+        async with self._sessions.begin() as session:
+            row = await listing.claim_due(session)
+        if row is None:
+            return None
+        try:
+            await self._refresh(row)
+        except (InvalidError, NotFoundError, SettingError) as error:
+            left = listing.MAX_TRIES - row.refresh_tries
+            log.warning(
+                "the tools of an MCP server cannot be refreshed", api=row.name, tries_left=left, cause=str(error)
+            )
+            async with self._sessions.begin() as session:
+                await apis.checked(session, row.id, str(error)[:2_000])
+        return 0
+
+    async def _refresh(self, row: tables.Api) -> None:
+        async with self._sessions() as session:
+            api = await tool_documents.api_document(session, row)
+            old_content = await manifests.document(session, row.id, row.digest)
+        shared = (self._sessions, self._servers, self._client)
+        content = await connected_listing(*shared, api, row.source, oauth_of(old_content))
+        request = ReadRequest(name=row.name, presentation=tool_documents.presentation_of(row), bind=row.bind)
+        old = await self._reader.view(request, old_content, row.digest)
+        named = msgspec.structs.replace(request, names=old.names)
+        app, document = await self._reader.read(named, content, check=False)
+        async with self._sessions.begin() as session:
+            change = await apply_change(session, row, old, app, document)
+            await listing.done(session, row.id, row.refresh_tries)
+        if change is not None:
+            log.info("the tools of an MCP server have changed", api=row.name, applied=change.applied)

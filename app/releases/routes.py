@@ -1,25 +1,37 @@
-"""Routes for releases. Training proposes them and the gate promotes them; here people can do both."""
+"""Routes for releases: what they are, how two differ, and their canaries, watches and shadow tasks.
 
+Training proposes releases and the gate promotes them; here people can do both.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
 import structlog
-from litestar import Controller, get, post
+from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
+from app.apis.documents.reader import DocumentReader
 from app.base.errors import AdapterError, InvalidError, NotFoundError, public_text
 from app.base.values import Json
-from app.db import adapters as adapter_rows
-from app.db import hosted_models, releases, tables
-from app.hot_swap.adapter_directory import AdapterDirectory
+from app.db import tables
+from app.db.database import Sessions
 from app.projects import audit
 from app.projects.authorization import find_project
-from app.release.activation import ActivationChanges, changes_of
-from app.release.manifest import SkillsMode
-from app.release.promote import Promoter
+from app.releases import canary, hosted_models, manifest_store, trials_store, watch
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.canary import CanaryAction, CanaryBaseline, CanaryStatus, MetricComparison, UncountedTraffic
+from app.releases.manifest import Diff, SkillsMode, diff
+from app.releases.promotion import ActivationChanges, Promoter, changes_of
+from app.releases.statistics import PairedComparison, PairedDifference, compare_pairs
+from app.releases.trials_store import CanaryShare
+from app.releases.watch import NotCounted, ScenarioComparison, WatchAction, WatchBaseline, WatchStatus
+from app.runner import shadow_candidates
 from app.web.access import Caller, Db
 from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
 from app.web.problem import problems
@@ -131,7 +143,7 @@ class ReleaseController(Controller):
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)
         await adapters.publish(data.adapter)
-        row = await adapter_rows.put(
+        row = await manifest_store.put(
             session, data.adapter, base=adapters.base, rank=rank, project_id=access.project_id
         )
         if row.project_id is not None and not access.sees(row.project_id):
@@ -197,3 +209,233 @@ async def _read(adapters: AdapterDirectory, name: str) -> int:
     except AdapterError as error:
         log.warning("a proposed adapter is refused", adapter=name, cause=str(error))
         raise InvalidError(public_text(error)) from error
+
+
+class ReleaseDiffController(Controller):
+    path = "/releases/{release_id:uuid}/diff"
+    tags = ("Releases",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get("/{other:uuid}", summary="Compare two releases", responses=problems(400, 401, 403, 404))
+    async def compare(
+        self,
+        release_id: FromPath[UUID],
+        other: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Diff:
+        """What the second release changes: weights, skills, API documents by operation, prompt.
+
+        Skills are compared as of the time each release last stopped serving; for the active release and for those
+        that never served, as of now.
+        """
+        release = await releases.get(session, release_id, access.project_id)
+        return await diff(session, document_reader, release, await releases.get(session, other, access.project_id))
+
+
+_MOVE = problems(400, 401, 403, 404, 409)
+
+
+class CanaryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of new tasks to serve. At 100 nothing is left to compare with, so a person has to decide."""
+
+    percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
+
+
+class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
+    """A canary compared with the active release, its `baseline`. `action` is the automatic decision so far.
+
+    `reason` names what is missing while `action` is `wait`. Each metric has the means of both, and the
+    difference (canary minus baseline) with bounds that hold at any time; a bound is wrong with a probability of
+    1 %. `shares` are those of the new tasks that it has served since it began. `not_counted` names what shows
+    nothing about it. A comparison restarts when another release becomes active.
+    """
+
+    release_id: UUID
+    number: int
+    percent: float | None
+    since: datetime
+    baseline: CanaryBaseline
+    action: CanaryAction
+    reason: str
+    shares: Sequence[CanaryShare]
+    metrics: dict[str, MetricComparison]
+    not_counted: UncountedTraffic
+
+    @classmethod
+    def of(cls, row: tables.Release, status: CanaryStatus) -> Self:
+        return cls(
+            release_id=row.id,
+            number=row.number,
+            percent=row.canary_percent,
+            since=status.since,
+            baseline=status.baseline,
+            action=status.decision.action,
+            reason=status.decision.reason,
+            shares=status.shares,
+            metrics=status.decision.metrics,
+            not_counted=status.decision.not_counted,
+        )
+
+
+class CanaryController(Controller):
+    path = "/releases/{release_id:uuid}/canary"
+    tags = ("Releases",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @post(
+        status_code=200,
+        summary="Start a canary",
+        responses=problems(400, 401, 403, 404, 409, 503),
+    )
+    async def start_canary(
+        self,
+        release_id: FromPath[UUID],
+        data: JSONBody[CanaryRequest],
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        access: Caller,
+        promoter: NamedDependency[Promoter],
+        allow_rejected: AllowRejected = False,
+    ) -> ReleaseView:
+        """Once the model servers have proven that they have its weights, the release serves its share of the new
+        tasks, chosen by a hash of the task id. It is promoted or rejected automatically as soon as the metrics are
+        conclusive, or its trial ends. A project has one canary at a time."""
+        await releases.get(session, release_id, access.project_id)
+        await session.commit()  # no transaction is held while weights are loaded
+        row = await canary.begin(
+            promoter, sessions, release_id, data.percent, access.actor, allow_rejected=allow_rejected
+        )
+        return ReleaseView.of(row)
+
+    @delete(status_code=200, summary="End a canary", responses=_MOVE)
+    async def end_canary(
+        self, release_id: FromPath[UUID], session: Db, sessions: NamedDependency[Sessions], access: Caller
+    ) -> ReleaseView:
+        """The release becomes a candidate again and gets no new tasks; its running tasks keep it. Its metrics so
+        far are kept in the `evidence` of the release and in the audit log."""
+        await releases.get(session, release_id, access.project_id)
+        await session.commit()
+        return ReleaseView.of(await canary.end(sessions, release_id, access.actor))
+
+    @get(summary="Show the metrics of a canary", opt={"scope": "tasks"}, responses=_MOVE)
+    async def show_canary(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
+        """409 if the release is not a canary. A former canary has its metrics in `evidence`."""
+        row = await releases.get(session, release_id, access.project_id)
+        return CanaryView.of(row, await canary.evaluate(session, row))
+
+
+class WatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """A promoted release compared with the one that served before, its `baseline`. `action` is the automatic
+    decision so far.
+
+    Pairs of tasks of one scenario are compared. The intervals of all metrics hold simultaneously, at any time,
+    with 95 % confidence per watch. `not_counted` names the tasks that show nothing about the release.
+    """
+
+    release_id: UUID
+    number: int
+    since: datetime
+    until: datetime
+    baseline: WatchBaseline
+    action: WatchAction
+    reason: str
+    tasks: dict[str, int]
+    metrics: dict[str, PairedDifference]
+    scenarios: list[ScenarioComparison]
+    not_counted: NotCounted
+
+    @classmethod
+    def of(cls, row: tables.Release, status: WatchStatus) -> Self:
+        return cls(
+            release_id=row.id,
+            number=row.number,
+            since=status.since,
+            until=status.until,
+            baseline=status.baseline,
+            **msgspec.structs.asdict(status.decision),
+        )
+
+
+class WatchController(Controller):
+    path = "/releases/{release_id:uuid}/watch"
+    tags = ("Releases",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get(summary="Show the metrics of a watch", responses=problems(400, 401, 403, 404, 409))
+    async def show_watch(self, release_id: FromPath[UUID], session: Db, access: Caller) -> WatchView:
+        """409 if the release is not watched. One that was has the result in `evidence`."""
+        row = await releases.get(session, release_id, access.project_id)
+        return WatchView.of(row, await watch.evaluate(session, row))
+
+
+class ShadowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tasks` is the maximum number of finished tasks to repeat, the latest first."""
+
+    tasks: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
+
+
+class ShadowsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The release compared with the releases that served the tasks. Scores are those of the tasks' own checks.
+
+    `failures` counts by reason: a call that would have written, or why a task could not be executed or scored.
+    """
+
+    tasks: int
+    pending: int
+    failures: dict[str, int]
+    score: PairedComparison | None
+    turns: PairedComparison | None
+    tokens: PairedComparison | None
+
+    @classmethod
+    def of(cls, pairs: Sequence[trials_store.ShadowedTask]) -> Self:
+        ended = [(pair, pair.shadow) for pair in pairs if pair.shadow]
+        done = [(pair, shadow) for pair, shadow in ended if shadow.stop]
+        scores = [
+            (pair.score, shadow.score)
+            for pair, shadow in done
+            if pair.score is not None and shadow.score is not None
+        ]
+        return cls(
+            tasks=len(pairs),
+            pending=len(pairs) - len(ended),
+            failures=dict(Counter(shadow.failure for _, shadow in ended if shadow.failure)),
+            score=compare_pairs(scores),
+            turns=compare_pairs([(pair.turns, shadow.turns) for pair, shadow in done]),
+            tokens=compare_pairs([(pair.generated_tokens, shadow.generated_tokens) for pair, shadow in done]),
+        )
+
+
+class ShadowController(Controller):
+    path = "/releases/{release_id:uuid}/shadow"
+    tags = ("Releases",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @post(status_code=202, summary="Repeat finished tasks", responses=problems(400, 401, 403, 404, 409))
+    async def start_shadows(
+        self,
+        release_id: FromPath[UUID],
+        data: JSONBody[ShadowRequest],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> ShadowsView:
+        """This release repeats finished tasks that made read-only calls (GET, HEAD, OPTIONS, or `x-safe: true`),
+        with the same seed, clock and skills. A call that would write is refused and counted. The tasks, their
+        skills and trajectories do not change. 409 if no finished task was read-only."""
+        row = await releases.get(session, release_id, access.project_id)
+        await shadow_candidates.request_shadows(session, document_reader, row, data.tasks)
+        await session.commit()
+        return ShadowsView.of(await trials_store.of_release(session, row.id))
+
+    @get(
+        summary="Compare a release on finished tasks",
+        opt={"scope": "tasks"},
+        responses=problems(401, 403, 404),
+    )
+    async def show_shadows(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ShadowsView:
+        """Paired differences between tasks and their shadows, with 95 % intervals of the mean."""
+        row = await releases.get(session, release_id, access.project_id)
+        return ShadowsView.of(await trials_store.of_release(session, row.id))

@@ -1,23 +1,33 @@
-"""The API documents of a release, as tasks get them."""
+"""The API documents of a release as tasks get them, parsed and cached, and the secrets that their calls name."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
+import structlog
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
-from app.apis.catalog import App
+from app.apis.calls.arguments import bind_parameters
+from app.apis.catalog import App, Catalog
 from app.apis.credentials import store as credentials
-from app.apis.presentation import AS_WRITTEN, Presentation
+from app.apis.documents.protocols import parse_document, read_document
+from app.apis.listing import ListedApp
+from app.apis.look_ups import index_of
+from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.apis.servers import CalledServers, server_of
-from app.base.errors import SettingError
+from app.base.errors import HostError, NotFoundError, SettingError
 from app.base.values import Json
-from app.db import manifests, releases, tables
-from app.db.database import Handle
-from app.db.manifests import Tool
+from app.db import tables
+from app.db.database import Handle, Sessions
+from app.projects import secrets
+from app.releases import manifest_store
+from app.releases import manifest_store as manifests
+from app.releases import store as releases
+from app.releases.manifest_store import Tool
 
 
 class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,3 +104,76 @@ def _token(handle: Handle, row: tables.Api | Row[Any]) -> str | SettingError | N
         return apis.token_of(handle, row)
     except SettingError as error:
         return error
+
+
+_KEPT = 3  # versions per API: releases that serve side by side may have different ones
+_Version = tuple[str, str, str | None, bytes]
+
+
+class Catalogs:
+    """Parses each document once per version, and caches the last few versions of each API."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._apps: dict[UUID, dict[_Version, App]] = {}
+        self._parsing = asyncio.Lock()  # one thread at a time: several would keep the event loop waiting in turn
+
+    async def of(self, apis: Sequence[ApiDocument]) -> Catalog:
+        """Raises ApiDocumentError if a stored document can no longer be parsed."""
+        return Catalog({api.name: await self._app(api) for api in apis})
+
+    async def _app(self, api: ApiDocument) -> App:
+        version = (
+            api.digest,
+            api.source,
+            api.server,
+            msgspec.json.encode([api.bind, api.secrets_for, api.token_origins, api.presentation]),
+        )
+        versions = self._apps.setdefault(api.id, {})
+        if version in versions:
+            return versions[version]
+        async with self._parsing:
+            if version not in versions:
+                async with self._sessions() as session:
+                    content = await manifest_store.document(session, api.id, api.digest)
+                versions[version] = await asyncio.to_thread(_parsed, api, content)
+                if len(versions) > _KEPT:
+                    del versions[next(iter(versions))]
+            return versions[version]
+
+
+def _parsed(api: ApiDocument, content: bytes) -> App:
+    source = None if api.source == "upload" else api.source
+    app = parse_document(api.name, read_document(content), source=source, server=api.server)
+    app = present(app, api.presentation)
+    app = trusting(bind_parameters(app, api.bind), api)
+    index_of(app)  # here, in a thread, as the next
+    ListedApp.of(app)
+    return app
+
+
+log = structlog.get_logger(__name__)
+
+
+class ProjectSecrets:
+    """Fulfils `SecretStore` for one task. Each secret is read, and its use recorded, once."""
+
+    def __init__(self, sessions: Sessions, project_id: UUID) -> None:
+        self._sessions = sessions
+        self._project_id = project_id
+        self._values: dict[str, str] = {}
+
+    async def value(self, name: str) -> str:
+        if name not in self._values:
+            self._values[name] = await self._read(name)
+        return self._values[name]
+
+    async def _read(self, name: str) -> str:
+        try:
+            async with self._sessions.begin() as session:
+                return await secrets.use(session, self._project_id, name)
+        except NotFoundError as error:
+            raise HostError("ApiError", f"the secret {name!r} that this call needs is not stored") from error
+        except SettingError as error:
+            log.error("a secret cannot be read", secret=name, cause=str(error))
+            raise HostError("ApiError", f"the server cannot read the secret {name!r}") from error

@@ -1,22 +1,43 @@
-"""Canaries, releases that serve a share of the new tasks, and their results compared with the active release's."""
+"""Releases on trial, in the database: canaries, watches and shadows, and the tasks by which each is compared.
 
-from collections.abc import Sequence
-from datetime import datetime
+A canary serves a share of the new tasks beside the active release, a watched release was just promoted and is
+compared with the one before, and a shadow is a finished task that another release replays.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, select, true
-from sqlalchemy.dialects.postgresql import BIT
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    inspect,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import BIT, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError
-from app.base.values import Json
-from app.db import queries, releases, tables
+from app.base.values import Json, Stop, Trajectory
+from app.db import lease, queries, tables
+from app.db.database import pack
+from app.db.notify import RELEASES, notify
 from app.db.queries import in_array
 from app.db.results import kind, measures
 from app.db.tables import ReleaseState, TaskState
 from app.projects import store as projects
+from app.releases import store as releases
 
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 _KINDS_WINDOW = 5_000  # earlier tasks that show what is usual of each kind
@@ -246,3 +267,293 @@ async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime
         )
     ).one()
     return None if turns is None else TypicalCost(float(turns), float(tokens))
+
+
+WINDOW = timedelta(days=30)  # before the promotion: earlier tasks of the former release are not compared
+_MOST_BEFORE = 5_000  # tasks of the former release, the latest
+
+
+class WatchedTask(msgspec.Struct, frozen=True):
+    """A task that ended otherwise than by being cancelled."""
+
+    kind: str
+    reward: float | None  # in [0, 1]; None while it has no score
+    scored_at: datetime | None
+    error: float  # 0 or 1, see `task_measures`
+    turns: int | None  # None if it could not be carried out
+    unscored: bool = False  # its reward is 0 because its check gave no score
+
+
+async def begin_watch(session: AsyncSession, release: tables.Release, former: tables.Release) -> None:
+    """Watch a release, which has just replaced another one. Call in the transaction that activates it."""
+    watch = {"state": "watching", "since": release.activated_at, "baseline": baseline_of(former)}
+    evidence = {**(release.evidence or {}), "watch": msgspec.to_builtins(watch)}
+    release.watched_against, release.watched_since = former.id, release.activated_at
+    await releases.record_evidence(session, release.id, evidence)
+
+
+def began_with(release: tables.Release) -> bool:
+    """Whether a watch goes on that began with this release, not with an earlier one of the same weights."""
+    return release.watched_since is not None and release.watched_since == release.activated_at
+
+
+def baseline_of(former: tables.Release) -> dict[str, Json]:
+    return {"number": former.number, "model": former.model}
+
+
+async def all_open(session: AsyncSession) -> Sequence[tables.Release]:
+    """Watched releases of all projects, oldest promotion first."""
+    row = tables.Release
+    query = select(row).where(row.state == ReleaseState.ACTIVE, row.watched_against.is_not(None))
+    return (await session.scalars(query.order_by(row.activated_at))).all()
+
+
+def check_is_watched(release: tables.Release) -> None:
+    """Raises ConflictError."""
+    if release.state is not ReleaseState.ACTIVE or release.watched_against is None:
+        raise ConflictError(f"release {release.number} is {release.state}, and is not watched: see its evidence")
+
+
+async def locked(session: AsyncSession, release_id: UUID) -> tables.Release:
+    """The watched release, until the transaction ends. Raises ConflictError if it is not watched any more."""
+    release = await releases.locked(session, release_id)
+    check_is_watched(release)
+    return release
+
+
+async def keep(session: AsyncSession, release: tables.Release, evidence: dict[str, Json]) -> None:
+    """End the watch of a `locked` release, which stays active."""
+    release.watched_against = release.watched_since = None
+    await releases.record_evidence(session, release.id, evidence)
+
+
+async def reject(session: AsyncSession, release: tables.Release, evidence: dict[str, Json]) -> None:
+    """Reject a release of a watch, in the transaction in which the one before has replaced it."""
+    release.evidence = evidence
+    await releases.move(session, release, ReleaseState.REJECTED)
+
+
+async def under_watch(session: AsyncSession, release: tables.Release) -> Sequence[tables.Release]:
+    """A watched release, and those with its weights that served since these are watched, newest first.
+
+    A changed API document or prompt makes a release with the same weights.
+    """
+    return await releases.with_weights(session, release, tables.Release.activated_at >= release.watched_since)
+
+
+async def tasks_before(
+    session: AsyncSession, former: tables.Release, promoted_at: datetime
+) -> Sequence[WatchedTask]:
+    """Tasks of the former weights that ended within 30 days before the promotion, newest first.
+
+    A score that became known later is left out: which tasks get one late would depend on the present.
+    """
+    own = _task.project_id == former.project_id  # whose tasks an index has by their ends
+    ended = and_(own, _task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
+    return await _read(
+        session, await releases.with_weights(session, former), ended, _MOST_BEFORE, scored_before=promoted_at
+    )
+
+
+async def tasks_since(session: AsyncSession, release: tables.Release, most: int) -> Sequence[WatchedTask]:
+    """The first tasks that were pinned to the watched weights since the promotion, by their end."""
+    pinned = _task.started_at >= release.watched_since
+    return await _read(session, await under_watch(session, release), pinned, most)
+
+
+async def _read(
+    session: AsyncSession,
+    served: Sequence[tables.Release],
+    which: ColumnElement[bool],
+    most: int,
+    *,
+    scored_before: datetime | None = None,
+) -> Sequence[WatchedTask]:
+    """By their end: the first ones, or with `scored_before` the last ones, newest first."""
+    ended = and_(_task.state.in_([TaskState.DONE, TaskState.FAILED]), ~_task.pinned)
+    order = _task.finished_at if scored_before is None else _task.finished_at.desc()
+    pinned = in_array(_task.release_id, [each.id for each in served])
+    tasks = select(_task).where(pinned, ended, which).order_by(order, _task.id).limit(most).subquery()
+    measured = measures(tasks)
+    reward = measured.reward
+    if scored_before is not None:
+        reward = case((measured.scored_at < scored_before, reward), else_=null())
+    turns = case((measured.is_done, tasks.c.turns), else_=null())
+    at = tasks.c.finished_at
+    query = select(kind(tasks.c), reward, measured.scored_at, measured.error, turns, measured.unscored)
+    in_order = query.order_by(at if scored_before is None else at.desc(), tasks.c.id)
+    return [WatchedTask(*row) for row in await session.execute(in_order)]
+
+
+class ReleaseTrial(NamedTuple):
+    """Conditions on tasks: those of either side, and those whose score may still come to count."""
+
+    new: ColumnElement[bool]
+    old: ColumnElement[bool]
+    open: ColumnElement[bool]
+
+
+async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | None:
+    """That of a canary, else that of a watch."""
+    active = await releases.find_active(session, project_id)
+    canary = await projects.canary_of(session, project_id)
+    if active is None:
+        return None
+    if canary is not None:  # both sides: scores that favor one of them would not be comparable
+        new = _task.release_id == canary.id
+        baseline = _served(await baselines(session, canary, active))
+        old = and_(baseline, _task.started_at >= await shared_since(session, canary, active))
+        return ReleaseTrial(new, old, or_(new, old))
+    if active.watched_against is None:
+        return None
+    former = await releases.get(session, active.watched_against)
+    new = and_(_served(await under_watch(session, active)), _task.started_at >= active.watched_since)
+    old = and_(_served(await releases.with_weights(session, former)), _task.finished_at < active.watched_since)
+    return ReleaseTrial(new, old, new)
+
+
+def _served(served: Sequence[tables.Release]) -> ColumnElement[bool]:
+    return in_array(_task.release_id, [each.id for each in served])
+
+
+_BATCH = 100  # trajectories per query
+
+_shadow = tables.Shadow
+_queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
+
+
+class ShadowOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a shadow ended. `stop` is None if the rollout failed."""
+
+    stop: Stop | None = None
+    failure: str | None = None
+    score: float | None = None
+    turns: int = 0
+    generated_tokens: int = 0
+    same_changes: bool | None = None
+
+
+class ShadowedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a task, and of its shadow once that has ended."""
+
+    score: float | None  # of the task's own check
+    turns: int
+    generated_tokens: int
+    shadow: ShadowOutcome | None
+
+
+async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID]) -> None:
+    """Queue tasks to be replayed by a release, each once."""
+    rows = [{"release_id": release_id, "task_id": task_id} for task_id in task_ids]
+    if rows:
+        await session.execute(insert(_shadow).values(rows).on_conflict_do_nothing())
+        await notify(session, RELEASES, release_id)
+
+
+async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> tables.Shadow:
+    """Queue a task to be done again on its recorded calls. A result is kept, unless that could not be executed."""
+    key = {"release_id": release_id, "task_id": task_id, "recorded": True}
+    which = [getattr(_shadow, name) == value for name, value in key.items()]
+    await session.execute(delete(_shadow).where(*which, _shadow.finished_at.is_not(None), _shadow.stop.is_(None)))
+    await session.execute(insert(_shadow).values(key).on_conflict_do_nothing())
+    await notify(session, RELEASES, release_id)
+    return await session.get_one(_shadow, tuple(key.values()), populate_existing=True)
+
+
+async def replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> tables.Shadow | None:
+    """The replay of a task by a release, if it was asked for."""
+    return await session.get(_shadow, (release_id, task_id, True))
+
+
+async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> tables.Shadow | None:
+    """The oldest shadow that waits or whose lease has expired, or None. Two processes never get the same one.
+
+    Replays go first: a person waits for them.
+    """
+    for recorded in (True, False):
+        claimed = _queue.claim(owner, lease_seconds, _shadow.recorded.is_(recorded)).returning(_shadow)
+        shadow: tables.Shadow | None = await session.scalar(claimed.execution_options(populate_existing=True))
+        if shadow is not None:
+            return shadow
+    return None
+
+
+async def finish(
+    session: AsyncSession, shadow: tables.Shadow, outcome: ShadowOutcome, trajectory: Trajectory | None = None
+) -> bool:
+    """Store the outcome, and the trajectory of a replay.
+
+    False, and nothing is written: the shadow is no longer the owner's.
+    """
+    keys = inspect(_shadow).primary_key
+    which = (key == getattr(shadow, key.name) for key in keys)
+    record = pack(trajectory) if trajectory else None
+    finished = _queue.finish(shadow.owner or "", *which, record=record, **msgspec.structs.asdict(outcome))
+    return await session.scalar(finished.returning(_shadow.task_id)) is not None
+
+
+async def hand_back(session: AsyncSession, process: str) -> None:
+    """Let others claim the process's shadows at once; the attempt does not count."""
+    await session.execute(_queue.hand_back_all(process, attempt=_shadow.attempt - 1))
+
+
+async def abandon(session: AsyncSession, process: str) -> None:
+    """Let others claim the shadows of a dead process. The attempt counts: a shadow may have been the cause."""
+    await session.execute(_queue.hand_back_all(process))
+
+
+async def records(
+    session: AsyncSession, project_id: UUID, *, other_than: UUID, limit: int
+) -> AsyncIterator[tuple[UUID, bytes]]:
+    """The project's latest finished tasks, newest first, with their stored trajectories.
+
+    Those of the release `other_than`, and those that ran a skill, are left out.
+    """
+    task, trajectory = tables.Task, tables.Trajectory
+    newest = (
+        select(task.id, trajectory.record)
+        .join(trajectory, trajectory.task_id == task.id)
+        .where(task.project_id == project_id, task.state == TaskState.DONE, task.release_id != other_than)
+        .where(task.skill_run.is_(None))
+        .order_by(task.created_at.desc(), task.id.desc())
+    )
+    for start in range(0, limit, _BATCH):
+        rows = (await session.execute(newest.offset(start).limit(min(_BATCH, limit - start)))).all()
+        for row in rows:
+            yield row.id, row.record
+        if len(rows) < _BATCH:
+            return
+
+
+async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTask]:
+    """The results of the shadows, in the order they were queued."""
+    rows = await session.execute(
+        select(tables.Task, _shadow)
+        .join(_shadow, _shadow.task_id == tables.Task.id)
+        .where(_shadow.release_id == release_id, ~_shadow.recorded)
+        .order_by(_shadow.created_at, _shadow.task_id)
+        .execution_options(populate_existing=True)
+    )
+    return [
+        ShadowedTask(
+            score=(task.score if task.overruled_score is None else task.overruled_score) if task.checked else None,
+            turns=task.turns,
+            generated_tokens=task.generated_tokens,
+            shadow=outcome_of(shadow),
+        )
+        for task, shadow in rows
+    ]
+
+
+def outcome_of(shadow: tables.Shadow) -> ShadowOutcome | None:
+    """None until it has ended."""
+    if shadow.finished_at is None:
+        return None
+    return ShadowOutcome(
+        stop=None if shadow.stop is None else Stop(shadow.stop),
+        failure=shadow.failure,
+        score=shadow.score,
+        turns=shadow.turns,
+        generated_tokens=shadow.generated_tokens,
+        same_changes=shadow.same_changes,
+    )

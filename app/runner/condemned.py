@@ -5,9 +5,10 @@ import structlog
 
 from app.agent.prompt_profiles import HOSTED
 from app.base.values import Call, Policy, Stop, Trajectory, Turn, hosted_id
-from app.db import calls, releases, tables, turns
+from app.db import calls, tables, turns
 from app.db.database import Sessions
 from app.projects import store as projects
+from app.releases import store as releases
 from app.runner.task_context import task_of
 from app.skills import offers
 

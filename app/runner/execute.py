@@ -22,6 +22,7 @@ from app.base.errors import AppError, EngineError, InvalidError, SandboxError, f
 from app.base.judge import NamedJudge
 from app.base.log import mask_logs
 from app.base.processes import shortage_of
+from app.base.run_settings import TRAINED_TEMPERATURE
 from app.base.secrets import SecretValues
 from app.base.settings import Settings
 from app.base.telemetry import Phase, phase, phase_seconds, timed
@@ -32,11 +33,9 @@ from app.db.tables import Exploration, TaskState
 from app.engine.protocol import OpenTelling, Tokens
 from app.projects import usage
 from app.projects.settings import ProjectSettings
-from app.release import manifest
-from app.release.catalogs import Catalogs
-from app.release.hosted_models import charged
-from app.release.project_secrets import ProjectSecrets
-from app.run_settings import TRAINED_TEMPERATURE
+from app.releases import manifest
+from app.releases.hosted_models import charged
+from app.releases.tools import Catalogs, ProjectSecrets
 from app.runner.check_report import CheckReport, run_check
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls

@@ -1,10 +1,11 @@
 """Tasks that cannot go on for now, through no fault of their own."""
 
 from app.base.errors import AdapterError, AppError, EngineError, EngineRefusalError, SandboxError
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.protocol import MAX_BROKEN
+from app.releases import store as releases
 
 _MAX_SANDBOX_FAILURES = 3
 _SERVING = (ReleaseState.ACTIVE, ReleaseState.CANARY)

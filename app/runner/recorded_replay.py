@@ -10,8 +10,8 @@ from app.base.log import mask_logs
 from app.base.secrets import SecretValues
 from app.base.values import Trajectory
 from app.db import results, tables, tasks
-from app.db.shadows import ShadowOutcome
-from app.release.project_secrets import ProjectSecrets
+from app.releases.tools import ProjectSecrets
+from app.releases.trials_store import ShadowOutcome
 from app.runner.check_report import run_check
 from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked

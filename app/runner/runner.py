@@ -23,11 +23,13 @@ from app.base import telemetry
 from app.base.errors import ConflictError, first_line
 from app.base.loop import Loop
 from app.base.processes import new_owner
-from app.db import releases, shadows, suspects, tables, task_queue
+from app.db import suspects, tables, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
 from app.db.runners import CLAIMS, HOST
 from app.projects.settings import Limits
+from app.releases import store as releases
+from app.releases import trials_store
 from app.runner.database_contact import DatabaseContact
 from app.runner.measurement import count_attempt
 from app.runner.postponed import PostponedError
@@ -316,5 +318,5 @@ async def abandon_all(session: AsyncSession, process: str, *, killed: bool = Fal
     """Let others have the tasks and the shadow of a process that died, `killed` from outside or by itself, or is
     about to. Returns the tasks' ids.
     """
-    await shadows.abandon(session, process)
+    await trials_store.abandon(session, process)
     return await task_queue.abandon(session, process, killed=killed)

@@ -18,10 +18,11 @@ from app.base.loop import Loop
 from app.base.processes import new_owner
 from app.base.secrets import SecretValues
 from app.base.values import Trajectory
-from app.db import shadows, tables, tasks
+from app.db import tables, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
-from app.db.shadows import ShadowOutcome
+from app.releases import trials_store
+from app.releases.trials_store import ShadowOutcome
 from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.postponed import is_passing
@@ -67,18 +68,18 @@ class ShadowRunner:
         await self._loop.stop()
         with suppress(*TRANSIENT):  # its lease will expire
             async with self._sessions.begin() as session:
-                await shadows.hand_back(session, self.owner)
+                await trials_store.hand_back(session, self.owner)
 
     async def _run_next(self) -> float | None:
         """Return 0 if there was a shadow to run."""
         if self._interrupted:
             async with self._sessions.begin() as session:
-                await shadows.hand_back(session, self.owner)
+                await trials_store.hand_back(session, self.owner)
             self._interrupted = False
         if not self._has_capacity():
             return None
         async with self._sessions.begin() as session:
-            shadow = await shadows.claim(session, new_claim(self.owner), self._lease)
+            shadow = await trials_store.claim(session, new_claim(self.owner), self._lease)
         if shadow is None:
             return None
         self.replaying = self._interrupted = True
@@ -90,7 +91,7 @@ class ShadowRunner:
         finally:
             self.replaying = False
         async with self._sessions.begin() as session:
-            if not await shadows.finish(session, shadow, outcome, trajectory):
+            if not await trials_store.finish(session, shadow, outcome, trajectory):
                 log.warning("the shadow was claimed again, this replay is dropped", task=str(shadow.task_id))
         self._interrupted = False
         return 0

@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import ConflictError
-from app.db import manifests, shadows, tables
+from app.db import tables
 from app.projects import store as projects
-from app.release import tool_documents
+from app.releases import manifest_store, tools, trials_store
 
 _WINDOW = 1_000  # finished tasks, the newest
 
@@ -38,7 +38,7 @@ async def request_shadows(
     """
     safe = await _safe_operations(session, reader, release)
     candidates: list[UUID] = []
-    latest = shadows.records(session, release.project_id, other_than=release.id, limit=_WINDOW)
+    latest = trials_store.records(session, release.project_id, other_than=release.id, limit=_WINDOW)
     async for task_id, record in latest:
         if _only_calls(record, safe):
             candidates.append(task_id)
@@ -49,7 +49,7 @@ async def request_shadows(
             f"none of the last {_WINDOW:,} tasks that other releases finished is read-only: an operation is "
             "if it is a GET, HEAD or OPTIONS, or has `x-safe: true` in its document"
         )
-    await shadows.add(session, release.id, candidates)
+    await trials_store.add(session, release.id, candidates)
     return len(candidates)
 
 
@@ -57,8 +57,8 @@ async def _safe_operations(session: AsyncSession, reader: DocumentReader, releas
     """Those that only read and wait for nobody's approval."""
     rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
     safe: set[str] = set()
-    for api in await tool_documents.api_documents(session, release):
-        content = await manifests.document(session, api.id, api.digest)
+    for api in await tools.api_documents(session, release):
+        content = await manifest_store.document(session, api.id, api.digest)
         await session.commit()  # no transaction is held while a document is read
         for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
             known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))

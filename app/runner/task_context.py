@@ -9,7 +9,7 @@ from app.base.values import Policy, Task
 from app.db import tables
 from app.db.tables import ReleaseState
 from app.projects.settings import ProjectSettings
-from app.release.tool_documents import ApiDocument
+from app.releases.tools import ApiDocument
 
 
 class TaskContext(msgspec.Struct, frozen=True):

@@ -1,5 +1,7 @@
-"""`sage train`."""
+"""`sage train`, `sage practice`, `sage runs` and `sage environments`."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -8,9 +10,10 @@ import click
 import msgspec
 
 from app.base.errors import InvalidError
-from app.client.options import project_option, server_command
-from app.run_settings import RunKind, RunSettings, read_settings
-from trainer.cli.tables import show_result
+from app.base.run_settings import PRACTICE, RunKind, RunSettings, read_settings
+from app.client.options import page_options, project_option, server_command
+from app.client.words import Listing
+from app.releases.commands import RUNS, run_fields, show_result
 
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession
@@ -41,7 +44,7 @@ def train(session: "ServerSession", project: str | None, kind: str, given: tuple
 
     Exits with code 1 if the run fails. Interrupting the command does not stop the run.
     """
-    from trainer.cli.watch_run import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
+    from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
 
     server, settings = session.server, _settings(kind, given)
     file = Path(settings.get("data", ""))
@@ -70,3 +73,88 @@ def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
         raise click.BadParameter(str(error), param_hint="--set") from error
     plain: dict[str, Any] = msgspec.to_builtins(whole)
     return {name: plain[name] for name in named}
+
+
+@click.command()
+@server_command
+@project_option
+@click.argument("name")
+@click.option("--hours", type=float, default=RunSettings().hours, show_default=True, help="of the whole run")
+@click.option("--watch", is_flag=True, help="follow it to its end")
+def practice(session: "ServerSession", project: str | None, name: str, hours: float, watch: bool) -> None:
+    """Teach the model the API NAME on a double of it, which is made from its document.
+
+    No call goes to the API, but for reads that the project allows. Interrupting the command does not stop the run.
+    """
+    from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
+
+    settings = {"kind": RunKind.PRACTICE.value, "environment": f"{PRACTICE}?api={name}", "hours": hours}
+    run = session.server.request("POST", "/v1/training-runs", {"project": project, "settings": settings})
+    if not watch:
+        told = f"run {run['id']}: {run['estimate']}\nfollow it with: sage runs {run['id']} --follow"
+        session.confirm(run, told)
+        return
+    click.echo(f"run {run['id']}: {run['estimate']}", err=True)
+    show_result(session, watch_run(session.server, UUID(run["id"])))
+
+
+_STATES = ("queued", "running", "done", "failed", "cancelled")
+
+
+@click.command()
+@server_command
+@project_option
+@click.argument("run", type=click.UUID, required=False)
+@click.option("--cancel", is_flag=True, help="cancel it")
+@click.option("--retry", is_flag=True, help="resume a failed or cancelled run from its checkpoint")
+@click.option("--follow", is_flag=True, help="follow it to its end; exit code 1 if it fails")
+@click.option("--state", type=click.Choice(_STATES), help="list only runs in this state")
+@page_options
+def runs(
+    session: "ServerSession", run: UUID | None, cancel: bool, retry: bool, follow: bool, **only: object
+) -> None:
+    """List training runs, newest first, or show RUN."""
+    if run is None and (cancel or retry or follow):
+        raise click.UsageError("name the run: `sage runs` lists them")
+    if cancel and retry:
+        raise click.UsageError("either --cancel or --retry")
+    if run is None:
+        session.show_list("/v1/training-runs", RUNS, **only)
+        return
+    path = f"/v1/training-runs/{run}"
+    if cancel and session.server.request("GET", path)["state"] == "cancelled":
+        click.echo(f"run {run} was already cancelled", err=True)
+    for wanted, move in ((cancel, "cancel"), (retry, "retry")):
+        if wanted:
+            session.server.request("POST", f"{path}/{move}")
+    if follow:
+        from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, as ServerSession
+
+        show_result(session, watch_run(session.server, run))
+    else:
+        session.show(session.server.request("GET", path), run_fields)
+
+
+@click.command()
+@server_command
+def environments(session: "ServerSession") -> None:
+    """List the environments that the server's workers have installed."""
+    session.show_list("/v1/environments", _LISTING)
+
+
+def _options(schema: Mapping[str, Any]) -> str:
+    """
+    >>> _options({"properties": {"site": {"default": None}, "city": {}}})
+    'city (required) site=null'
+    """
+    return " ".join(
+        f"{name}={json.dumps(option['default'])}" if "default" in option else f"{name} (required)"
+        for name, option in sorted(schema["properties"].items())
+    )
+
+
+_LISTING = Listing(
+    ("environment", "version", "options and their defaults"),
+    lambda each: (each["name"], each["version"], _options(each["options"])),
+    empty="no worker has reported its environments yet: is one running?",
+)

@@ -1,4 +1,7 @@
-"""Reads of the real API of a project what its double needs to be like it: GETs alone, with its own credentials."""
+"""What a run of practice on a project's API needs to know: whether the API is there, and what its hours buy.
+
+And reads of the real API, which its double needs to be like it: GETs alone, with the project's own credentials.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +13,7 @@ from uuid import UUID
 import httpx
 import msgspec
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.approvals.gate import ApprovalGate
@@ -22,15 +26,60 @@ from app.apis.double.coverage import PracticeQuestion
 from app.apis.double.masking import samples_of
 from app.apis.double.reads import MOST_CALLS, Given, Reading, Readings, read_answers
 from app.apis.store import Comparison
-from app.base.errors import ApiDocumentError, ConflictError
+from app.base.errors import ApiDocumentError, ConflictError, InvalidError
+from app.base.run_settings import RunKind, RunSettings, practised_api, read_settings
 from app.base.secrets import SecretValues
 from app.base.values import Json
-from app.db import manifests
+from app.db import tables
 from app.db.database import Sessions
+from app.db.tables import RunState
 from app.projects.settings import ApprovalRules
-from app.release.project_secrets import ProjectSecrets
-from app.release.tool_documents import ApiDocument, trusting
+from app.releases import manifest_store
+from app.releases.tools import ApiDocument, ProjectSecrets, trusting
+from app.runs import store as runs
+from app.runs.schedule import Serving
 from app.sandbox.protocol import RefusalError
+
+
+async def check_practised_api(session: AsyncSession, project: tables.Project, settings: RunSettings) -> None:
+    """Raises InvalidError where the settings name practice on an API that the project lacks, or an MCP server."""
+    name = practised_api(settings)
+    if not name or await apis.is_documented(session, project.id, name):
+        return
+    documented = await apis.documented(session, project.id)
+    there = f"it can practise {', '.join(sorted(documented))}" if documented else "register one"
+    raise InvalidError(f"the project {project.name} has no API {name} with an OpenAPI document: {there}")
+
+
+class _Practised(msgspec.Struct, frozen=True):
+    """Of the result of an earlier run."""
+
+    hours: float
+    demonstrations: int
+    supervised_steps: int
+    rolled_out: int
+
+
+async def estimate(session: AsyncSession, run: tables.TrainingRun, serving: Serving) -> str | None:
+    """What the hours of a run of practice buy, by the latest one of the same model.
+
+    None once it has ended, and for other kinds.
+    """
+    if run.kind is not RunKind.PRACTICE or run.state not in (RunState.QUEUED, RunState.RUNNING):
+        return None
+    settings = read_settings(run.settings)
+    hours = f"in {settings.hours:g} h"
+    found = await runs.latest_practice(session, run.project_id, serving.model)
+    if found is None:
+        return f"{hours}: how much it learns is measured in its first minutes"
+    past = msgspec.convert(found, _Practised)
+    part = settings.hours / past.hours
+    return (
+        f"{hours}: about {past.demonstrations * part:,.0f} demonstrations, "
+        f"{past.supervised_steps * part:,.0f} supervised steps and {past.rolled_out * part:,.0f} tasks of "
+        "rollouts, by the speed of the latest such run"
+    )
+
 
 _UNDER_WAY: Final = set[UUID]()
 """The APIs that this process reads."""
@@ -107,7 +156,9 @@ class _Reading:
     async def content(self) -> bytes:
         if not self._content:
             async with self._api.sessions() as session:
-                self._content = await manifests.document(session, self._api.document.id, self._api.document.digest)
+                self._content = await manifest_store.document(
+                    session, self._api.document.id, self._api.document.digest
+                )
         return self._content
 
     async def read(self) -> Readings:

@@ -1,21 +1,190 @@
-"""The queue of training runs. A process holds a run by a lease, and writes to it only while it is the owner.
+"""Training runs in the database: as their submitters see them, and as the queue that workers claim them from.
 
-`requeue_expired` recovers what a dead process held; any number of processes may call it.
+A process holds a run by a lease, and writes to it only while it is the owner; any number of processes may
+claim and recover runs. Workers also report which environments they have, and copy the end of each run's log
+here.
 """
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Update, and_, case, delete, exists, func, select, update
+from sqlalchemy import Update, and_, case, delete, exists, func, literal, literal_column, or_, select, update
+from sqlalchemy import insert as sqlalchemy_insert
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from app.base.errors import ConflictError, NotFoundError
+from app.base.plugin_options import EnvironmentInfo
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json, RunPart
 from app.db import lease, tables
-from app.db.runs import notify, write
+from app.db import notify as notifications
+from app.db.queries import Page, from_now, read_page
 from app.db.tables import RUN_MOVES, RunState
+
+_run = tables.TrainingRun
+
+
+async def create(
+    session: AsyncSession, project_id: UUID, settings: RunSettings, *, schedule_id: UUID | None = None
+) -> tables.TrainingRun:
+    """Queue a run. Call `app.runs.broker.notify_workers` after the commit."""
+    return await put(session, project_id, msgspec.to_builtins(settings), schedule_id=schedule_id)
+
+
+async def put(
+    session: AsyncSession, project_id: UUID, settings: dict[str, Json], *, schedule_id: UUID | None = None
+) -> tables.TrainingRun:
+    """Queue a run like `create`, with settings as they are stored. The run fails if they are no longer valid."""
+    row = {"project_id": project_id, "schedule_id": schedule_id, "settings": settings}
+    run: tables.TrainingRun | None = await session.scalar(
+        sqlalchemy_insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)
+    )
+    assert run is not None  # an insert returns its row
+    await notify(session, run.id)
+    return run
+
+
+async def get(session: AsyncSession, run_id: UUID, project_id: UUID | None = None) -> tables.TrainingRun:
+    """Raises NotFoundError also for a run of another project than the one given."""
+    run = await session.get(_run, run_id, populate_existing=True)
+    if run is None or project_id not in (None, run.project_id):
+        raise NotFoundError(f"no training run has the id {run_id}; GET /v1/training-runs lists them")
+    return run
+
+
+async def page(
+    session: AsyncSession,
+    project_id: UUID,
+    *,
+    state: RunState | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[tables.TrainingRun]:
+    """Newest first. Raises InvalidError for an invalid cursor."""
+    query = select(_run).where(_run.project_id == project_id)
+    if state is not None:
+        query = query.where(_run.state == state)
+    return await read_page(session, query, _run, cursor, limit)
+
+
+async def latest_practice(session: AsyncSession, project_id: UUID, model: str) -> dict[str, Json] | None:
+    """What the latest run of practice on a model did with its hours; None before the first."""
+    practised = _run.result["data"]["practice"]
+    found: dict[str, Json] | None = await session.scalar(
+        select(practised)
+        .where(
+            _run.project_id == project_id,
+            _run.kind == RunKind.PRACTICE,
+            _run.state == RunState.DONE,
+            practised["model"].astext == model,
+        )
+        .order_by(_run.finished_at.desc())
+        .limit(1)
+    )
+    return found
+
+
+async def steps(
+    session: AsyncSession, run_id: UUID, after: int = 0, limit: int = 1000
+) -> Sequence[tables.RunStep]:
+    """Steps after number `after`, in order."""
+    query = (
+        select(tables.RunStep)
+        .where(tables.RunStep.run_id == run_id, tables.RunStep.index > after)
+        .order_by(tables.RunStep.index)
+        .limit(limit)
+        .execution_options(populate_existing=True)
+    )
+    return (await session.scalars(query)).all()
+
+
+class OpenRuns(msgspec.Struct, frozen=True):
+    """Of the runs that have not ended. A run whose number of steps is not known yet plans none."""
+
+    queued: int
+    running: int
+    steps_done: int
+    steps_planned: int
+
+
+async def progress(session: AsyncSession) -> OpenRuns:
+    """Of all projects together."""
+    is_running = _run.state == literal_column("'running'")
+    query = select(
+        func.count().filter(~is_running),
+        func.count().filter(is_running),
+        func.coalesce(func.sum(_run.step).filter(is_running), 0),
+        func.coalesce(func.sum(_run.steps).filter(is_running), 0),
+    ).where(or_(is_running, _run.state == literal_column("'queued'")))
+    return OpenRuns(*(int(value) for value in (await session.execute(query)).one()))
+
+
+async def request_cancel(session: AsyncSession, run_id: UUID) -> tables.TrainingRun:
+    """Cancel a queued run at once; flag a running one for its process. Idempotent.
+
+    Raises NotFoundError, and ConflictError if the run has ended otherwise.
+    """
+    waits = _run.state == RunState.QUEUED
+    run = await write(
+        session,
+        update(_run)
+        .where(_run.id == run_id, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+        .values(
+            cancel_requested=True,
+            state=case((waits, RunState.CANCELLED), else_=_run.state),
+            finished_at=case((waits, func.clock_timestamp()), else_=_run.finished_at),
+        ),
+    )
+    if run is None:
+        run = await get(session, run_id)
+        if run.state != RunState.CANCELLED:
+            raise ConflictError(f"run {run_id} is already {run.state}: it cannot be cancelled")
+    return run
+
+
+async def retry(session: AsyncSession, run_id: UUID) -> tables.TrainingRun:
+    """Queue a run again, with all its attempts; it resumes from its checkpoint. Notify workers after the commit.
+
+    Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled, or that learned from a
+    task that is deleted.
+    """
+    untried = {"attempt": 0, "losses": 0, "lost_at": 0}
+    again = {"cancel_requested": False, "failure": None, "result": None, "finished_at": None, **untried}
+    run = await write(
+        session,
+        update(_run)
+        .where(_run.id == run_id, _run.state.in_([RunState.FAILED, RunState.CANCELLED]), ~_run.erased)
+        .values(state=RunState.QUEUED, **again),
+    )
+    if run is None:
+        found = await get(session, run_id)
+        if found.erased:
+            raise ConflictError(
+                f"run {run_id} learned from a task that is deleted: it cannot be retried, start a new one"
+            )
+        state = found.state
+        raise ConflictError(f"run {run_id} is {state}: only one that failed or was cancelled can be retried")
+    return run
+
+
+async def write(session: AsyncSession, changes: Update) -> tables.TrainingRun | None:
+    """Execute an update of one run and notify its followers. Returns the run, or None if no row matched."""
+    run: tables.TrainingRun | None = await session.scalar(
+        changes.returning(_run).execution_options(populate_existing=True)
+    )
+    if run is not None:
+        await notify(session, run.id)
+    return run
+
+
+async def notify(session: AsyncSession, run_id: UUID) -> None:
+    """Tell followers, once this is committed, that the run has changed."""
+    await notifications.notify(session, notifications.RUNS, run_id)
+
 
 MAX_LOSSES = 3  # processes that a run may lose without progress
 _LOST = (
@@ -23,8 +192,6 @@ _LOST = (
     "progress in between: read the end of its log on the worker, give it a smaller batch or more memory, "
     "then retry the run"
 )
-
-_run = tables.TrainingRun
 _queue = lease.LeaseQueue(_run, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
 
 
@@ -161,3 +328,61 @@ def _surely_held(cancelled: bool | None, run_id: UUID, owner: str) -> bool:
     if cancelled is None:
         raise lease.lost("run", run_id, owner)
     return cancelled
+
+
+_log, _run_logs_run = tables.RunLog, tables.TrainingRun
+
+
+async def store(session: AsyncSession, run_id: UUID, end: str) -> None:
+    """Replace what is stored. Nothing is, once the run has been deleted."""
+    row = select(_run_logs_run.id, literal(end)).where(_run_logs_run.id == run_id)
+    await session.execute(
+        insert(_log)
+        .from_select(["run_id", "end"], row)
+        .on_conflict_do_update(index_elements=["run_id"], set_={"end": end})
+    )
+
+
+async def read(session: AsyncSession, run_id: UUID) -> str | None:
+    """At most its last 64 KiB, from the beginning of a line. None before its worker has copied it."""
+    return await session.scalar(select(_log.end).where(_log.run_id == run_id))
+
+
+REPORT_SECONDS = 60.0
+_EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored
+_FORGET_SECONDS = 24 * 3600.0  # and deleted after this
+
+_row = tables.WorkerEnvironment
+
+
+async def report(session: AsyncSession, worker: str, environments: Sequence[EnvironmentInfo]) -> None:
+    """Replace what the worker reported before. Call it at its start, and every REPORT_SECONDS."""
+    names = [each.name for each in environments]
+    for each in sorted(environments, key=lambda each: each.name):  # one order: workers of one host never deadlock
+        values = {"version": each.version, "options": each.options, "reported_at": func.clock_timestamp()}
+        await session.execute(
+            insert(_row)
+            .values(worker=worker, name=each.name, **values)
+            .on_conflict_do_update(index_elements=["worker", "name"], set_=values)
+        )
+    gone = (_row.worker == worker) & _row.name.not_in(names)
+    await session.execute(delete(_row).where(or_(gone, _row.reported_at < from_now(-_FORGET_SECONDS))))
+
+
+async def installed(session: AsyncSession) -> list[EnvironmentInfo]:
+    """Those of all live workers, by name: an entry for each version with its options."""
+    rows = await session.scalars(
+        select(_row).where(_row.reported_at > from_now(-_EXPIRY_SECONDS)).order_by(_row.name, _row.version)
+    )
+    found: list[EnvironmentInfo] = []
+    for row in rows:
+        info = EnvironmentInfo(row.name, row.version, row.options)
+        if info not in found:
+            found.append(info)
+    return found
+
+
+async def workers(session: AsyncSession) -> list[str]:
+    """The hosts of the live workers."""
+    hosts = select(_row.worker).where(_row.reported_at > from_now(-_EXPIRY_SECONDS))
+    return sorted(set(await session.scalars(hosts)))

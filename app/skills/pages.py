@@ -17,12 +17,12 @@ from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError, NotFoundError
-from app.console.figure_files import value_file
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
-from app.release import one_look
-from app.release.confidence_sequence import Interval
+from app.releases import statistics
+from app.releases.figure_pages import value_file
+from app.releases.statistics import Interval
 from app.skills import moves, offers
 from app.skills import offers as skill_uses
 from app.skills import store as skills
@@ -128,7 +128,7 @@ class Measured:
 
     def _read_saved(self, skill_id: UUID) -> Interval | None:
         with_it, without = self._records.with_it(skill_id).tokens, self._records.without_it(skill_id).tokens
-        costs = one_look.difference(with_it, without)
+        costs = statistics.one_look_difference(with_it, without)
         return None if costs is None else less(costs, with_it.number)
 
     def _value(self, skill_id: UUID) -> Interval | None:

@@ -27,14 +27,15 @@ from app.apis.documents.routes import read_api
 from app.apis.presentation import outline
 from app.base.errors import ConflictError, InvalidError
 from app.base.values import Json, SkillRun
-from app.db import releases, tables, tasks
+from app.db import tables, tasks
 from app.db.database import Sessions
 from app.db.results import TaskSums
 from app.db.tables import SkillState
 from app.projects.authorization import find_project, project_filter, project_names
 from app.projects.settings import Limits
-from app.release import one_look
-from app.release.confidence_sequence import Interval, difference
+from app.releases import statistics
+from app.releases import store as releases
+from app.releases.statistics import Interval, difference
 from app.skills import moves, offers
 from app.skills import offers as skill_uses
 from app.skills import store as skills
@@ -83,9 +84,9 @@ class SkillEffect(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, offered: TaskSums, withheld: TaskSums) -> Self:
         return cls(
-            score=one_look.difference(offered.score, withheld.score, most=1.0),
-            turns=one_look.difference(offered.turns, withheld.turns),
-            tokens=one_look.difference(offered.tokens, withheld.tokens),
+            score=statistics.one_look_difference(offered.score, withheld.score, most=1.0),
+            turns=statistics.one_look_difference(offered.turns, withheld.turns),
+            tokens=statistics.one_look_difference(offered.tokens, withheld.tokens),
         )
 
 
@@ -149,9 +150,9 @@ def _compared(tasks: Sequence[ComparedTask]) -> _Compared:
 
 def _sums(tasks: Sequence[ComparedTask]) -> TaskSums:
     return TaskSums(
-        score=one_look.sums_of(task.score for task in tasks),
-        turns=one_look.sums_of(task.turns for task in tasks if task.turns is not None),
-        tokens=one_look.sums_of(task.tokens for task in tasks if task.tokens is not None),
+        score=statistics.sums_of(task.score for task in tasks),
+        turns=statistics.sums_of(task.turns for task in tasks if task.turns is not None),
+        tokens=statistics.sums_of(task.tokens for task in tasks if task.tokens is not None),
     )
 
 

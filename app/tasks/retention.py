@@ -20,16 +20,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import trials
 from app.base.errors import ConflictError
 from app.base.loop import Loop
+from app.base.run_settings import RunKind
 from app.base.telemetry import RETENTION_DELETED, RETENTION_HELD
-from app.db import learning, tables, watches
+from app.db import tables
 from app.db.database import TRANSIENT, Sessions
-from app.db.learning import OPEN_RUNS, LearnedRelease, LearningRun
 from app.db.queries import in_array
 from app.db.results import proven
 from app.db.tables import TASK_END_STATES, AuditAction, ReleaseState, RetentionKind, RunState, SkillState
 from app.projects import audit
 from app.projects.settings import ProjectSettings
-from app.run_settings import RunKind
+from app.releases import store as learning
+from app.releases import trials_store
+from app.releases.store import OPEN_RUNS, LearnedRelease, LearningRun
 
 _LOCK = func.pg_try_advisory_xact_lock(func.hashtextextended("retention", 0))
 _LEARNING = [RunKind.LOGGED, RunKind.SFT]
@@ -169,7 +171,7 @@ async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime
         "a run": await _read_by_runs(session, project_id, first),
         "a shadow": await session.scalar(first.where(_task.id.in_(replayed))),
         "a canary": await session.scalar(select(release.canary_at).where(*canary)),
-        "a watch": None if promoted is None else promoted - watches.WINDOW,
+        "a watch": None if promoted is None else promoted - trials_store.WINDOW,
     }
     return {name: each for name, each in since.items() if each is not None}
 

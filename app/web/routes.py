@@ -21,22 +21,20 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.mcp.connection import McpCommand
 from app.base.untrusted import JsonError, decode_json
 from app.base.values import Json, Offer
-from app.datasets.data_location import DataRules
-from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
 from app.db.disk_space import Disk
-from app.db.learning_outlook import Serving
 from app.db.notify import NotificationListener
 from app.engine.client import ModelServer
 from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import ChatTokenizer
-from app.hot_swap.adapter_directory import AdapterDirectory
 from app.machine.routes import ReadinessCheck
 from app.projects.settings import Limits
-from app.release.first_release import FirstRelease
-from app.release.hosted_models import HostedModels
-from app.release.promote import Promoter
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.hosted_models import HostedModels
+from app.releases.promotion import FirstRelease, Promoter
+from app.runs.datasets import DataRules, DatasetStore
+from app.runs.schedule import Serving
 
 NotifyWorkers = Callable[[UUID], Awaitable[None]]
 """Announces a queued training run. A lost notification costs a delay, never a run."""

@@ -25,9 +25,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db.canaries import CanaryShare, CanaryTask, TypicalCost
-from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules, decide, raised_percent
-from app.release.confidence_sequence import difference
+from app.releases.canary import CanaryAction, CanaryDecision, CanaryRules, decide, raised_percent
+from app.releases.statistics import difference
+from app.releases.trials_store import CanaryShare, CanaryTask, TypicalCost
 from tests.bench.canary_traffic_model import START, Case, Traffic, known_by
 from tests.bench.results_file import RESULTS, write_results
 

@@ -28,9 +28,10 @@ from sqlalchemy import func, select
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.base.values import BASE
-from app.db import postgres, releases, tables
+from app.db import postgres, tables
 from app.db.migrate import migrate
 from app.db.tables import TASK_END_STATES
+from app.releases import store as releases
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.results_file import write_results
 from tests.console.console_server import ConsoleServer, console_server

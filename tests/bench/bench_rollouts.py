@@ -22,10 +22,10 @@ import torch
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.run_settings import RunSettings
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.search import scenario as by_scenario

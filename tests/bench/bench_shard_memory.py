@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from app.run_settings import RunSettings
+from app.base.run_settings import RunSettings
 from tests.processes import free_ports
 from tests.trajectory_samples import advantaged, rollout
 from trainer.learning.adapter import attach_lora

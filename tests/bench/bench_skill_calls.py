@@ -21,9 +21,9 @@ import click
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.run_settings import RunSettings
 from app.base.values import Json, Trajectory
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.in_memory_library import InMemoryLibrary

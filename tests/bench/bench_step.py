@@ -25,9 +25,9 @@ import msgspec
 import torch
 
 from app.agent.limits import RolloutLimits
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.base.values import Policy
-from app.run_settings import RunSettings
 from trainer.environment import open_environment
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner

@@ -20,15 +20,16 @@ import click
 import msgspec
 import numpy as np
 
-from app.db import adapters, postgres, releases, tables
+from app.db import postgres, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.engine.client import HttpEngine
-from app.hot_swap.loader import AdapterLoader
-from app.hot_swap.swap_report import SwapReport
 from app.projects import audit
 from app.projects import store as projects
-from app.release.promote import Promoter
+from app.releases import manifest_store
+from app.releases import store as releases
+from app.releases.promotion import Promoter
+from app.releases.swap import AdapterLoader, SwapReport
 from tests.bench.results_file import write_results
 from tests.vllm.adapters import make_adapter
 from tests.vllm.live_requests import off_by
@@ -90,7 +91,9 @@ async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> 
     async with sessions.begin() as session:
         project = await projects.create(session, "bench")
         for each in versions:
-            await adapters.put(session, each.hash, base="seed", rank=each.rank, project_id=None, probe=each.probe)
+            await manifest_store.put(
+                session, each.hash, base="seed", rank=each.rank, project_id=None, probe=each.probe
+            )
         return [await releases.propose(session, project.id, each.hash) for each in versions]
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db.watches import WatchedTask
-from app.release.watch_decision import WatchAction, WatchRules, decide
+from app.releases.trials_store import WatchedTask
+from app.releases.watch import WatchAction, WatchRules, decide
 from tests.bench.results_file import write_results
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import numpy as np
 
-from app.db.canaries import CanaryTask, UsualKind
+from app.releases.trials_store import CanaryTask, UsualKind
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PER_DAY = 200

@@ -32,11 +32,11 @@ from tqdm import tqdm
 
 from app.base.errors import AppError
 from app.base.processes import check_port
+from app.base.run_settings import read_settings
 from app.client.options import server_options
 from app.client.server import SageClient
-from app.run_settings import read_settings
+from app.runs.follow import watch_run
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from trainer.cli.watch_run import watch_run
 from trainer.evaluation.metrics import TaskResult, measure, metrics_table
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.scenarios import Place

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from app.run_settings import RunSettings
+from app.base.run_settings import RunSettings
 from trainer.learning.adapter import with_lora
 from trainer.learning.learner import Learner
 from trainer.learning.model import load_model

@@ -13,12 +13,13 @@ from sqlalchemy import update
 
 from app.base.settings import Settings
 from app.base.values import BASE
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
 from app.machine.health import readiness_checks
 from app.machine.routes import ReadinessCheck
 from app.projects import keys
+from app.releases import store as releases
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.web.server import Shutdown
 from tests.api_app import ApiApp, open_api_app

@@ -11,11 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.base.values import Json
-from app.db import evaluations, exams, releases, tables
-from app.db.canaries import CanaryShare
-from app.db.evaluations import NewEvaluation
-from app.db.exams import NewExamTask
+from app.db import tables
 from app.db.tables import AuditAction, ExamSource, ReleaseState
+from app.releases import store as releases
+from app.releases.exams import store as evaluations
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewEvaluation, NewExamTask
+from app.releases.trials_store import CanaryShare
 from tests.ledger import Ledger
 from trainer.evaluation.gate_decision import decide
 from trainer.evaluation.metrics import TaskResult

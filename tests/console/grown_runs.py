@@ -9,10 +9,13 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json, RunPart
-from app.db import run_queue, runs, schedules, tables
+from app.db import tables
 from app.db.tables import RunState
-from app.run_settings import RunKind, RunSettings
+from app.runs import schedule
+from app.runs import store as run_queue
+from app.runs import store as runs
 
 _STEPS = 24
 _FAILURE = "InvalidError: the gradient of step 4 is not finite: try a lower lr"
@@ -42,7 +45,7 @@ async def grow_runs(session: AsyncSession, project_id: UUID, now: datetime, chan
     part = msgspec.to_builtins(RunPart("rollouts", 31, 48))
     await session.execute(update(row).where(row.id == made["running"]).values(part=part, **started))
     made["queued"] = (await runs.create(session, project_id, RunSettings(kind=RunKind.LOGGED))).id
-    await schedules.put(session, project_id, schedules.NewSchedule(every_hours=24, every_scored_tasks=300))
+    await schedule.put(session, project_id, schedule.NewSchedule(every_hours=24, every_scored_tasks=300))
     return made
 
 

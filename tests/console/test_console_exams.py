@@ -4,8 +4,8 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from app.db import runs
-from app.run_settings import RunKind
+from app.base.run_settings import RunKind
+from app.runs import store as runs
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.grown_console import GrownConsole

@@ -7,8 +7,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.base.errors import AdapterError
-from app.db import releases
 from app.db.tables import ReleaseState
+from app.releases import store as releases
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 

@@ -7,9 +7,11 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from app.console.drop_advice import drop_advice
-from app.db import run_logs, run_queue, runs, tables
+from app.db import tables
 from app.db.tables import RunState
+from app.runs import store as run_logs
+from app.runs import store as runs
+from app.runs.pages import drop_advice
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 from tests.served_scores import serve_scored
@@ -110,12 +112,12 @@ async def test_steps_appear_while_the_run_makes_them(grown_page: Page, grown: Gr
     owner = (await _run(grown, run_id)).owner
     assert owner is not None
     async with grown.api.sessions.begin() as session:
-        await run_queue.append_step(session, run_id, owner, 10, {"outcome": 0.875}, total=24)
+        await run_logs.append_step(session, run_id, owner, 10, {"outcome": 0.875}, total=24)
     await expect(grown_page.get_by_text("10 of 24 steps")).to_be_visible()
     async with grown.api.sessions.begin() as session:
         data = {"tasks": 40, "trajectories": 25, "dropped": {"stale": 15}}
         result = {"decision": "passed", "reason": "it solves more scenarios", "data": data}
-        await run_queue.finish(session, run_id, owner, RunState.DONE, result=result)
+        await run_logs.finish(session, run_id, owner, RunState.DONE, result=result)
     await expect(grown_page.get_by_text("The gate: passed")).to_be_visible()
     await expect(grown_page.get_by_text("25 of 40 tasks were kept")).to_be_visible()
     dropped = grown_page.get_by_role("row").filter(has_text="stale")

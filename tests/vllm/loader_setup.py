@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from app.db import releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.engine.client import HttpEngine
-from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.loader import AdapterLoader
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterDirectory
+from app.releases.swap import AdapterLoader
 from tests.rows import project_row
 from tests.vllm.server import SEED_POLICY
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.base.errors import AppError
 from app.engine.protocol import Completion
-from app.hot_swap.loader import AdapterLoader
+from app.releases.swap import AdapterLoader
 from tests.vllm.live_requests import off_by, random_prompt, sampling
 from trainer.learning.adapter import PublishedAdapter
 

@@ -10,7 +10,7 @@ from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.engine.client import HttpEngine
 from app.projects import audit
-from app.release.promote import Promoter
+from app.releases.promotion import Promoter
 from tests.training_project import ProgressRecorder, TrainingProject
 from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, sampling, spoken

@@ -7,7 +7,7 @@ import pytest
 from app.base.errors import AdapterError
 from app.db.database import Sessions
 from app.engine.client import HttpEngine
-from app.hot_swap.loader import AdapterLoader
+from app.releases.swap import AdapterLoader
 from tests.vllm.loader_setup import open_loader
 from tests.vllm.streams import Streams
 from trainer.learning.adapter import PublishedAdapter

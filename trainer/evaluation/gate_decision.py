@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from app.run_settings import MIN_SCENARIOS
+from app.base.run_settings import MIN_SCENARIOS
 from trainer.evaluation.metrics import Comparison, Estimate, PolicyMetrics, TaskResult, compare, measure
 
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution

@@ -36,9 +36,7 @@ from app.db.database import Sessions
 from app.db.lease import staging_lock
 from app.projects.settings import ProjectSettings, StagingApi, StagingCredential, signing_key
 from app.projects.webhooks import PostError, SignedPost, post, status_problem
-from app.release.catalogs import Catalogs
-from app.release.project_secrets import ProjectSecrets
-from app.release.tool_documents import ApiDocument
+from app.releases.tools import ApiDocument, Catalogs, ProjectSecrets
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict

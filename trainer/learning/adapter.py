@@ -28,11 +28,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from app.adapters.place import place
 from app.base.errors import InvalidError, StorageError, first_line
 from app.base.files import scratch_directory
 from app.base.values import Json, Probe, ProbePoint
 from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.releases.adapter_store import place
 from trainer.learning.batch import Batch, Sample, pad
 from trainer.learning.distributed import gather_full
 from trainer.learning.model import sampled_logits, sampled_logprobs

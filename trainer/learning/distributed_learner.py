@@ -25,8 +25,8 @@ from torch.distributed import DistError
 
 from app.base.errors import InvalidError
 from app.base.processes import exit_with_parent
+from app.base.run_settings import RunSettings
 from app.base.values import Probe
-from app.run_settings import RunSettings
 from trainer.learning import distributed
 from trainer.learning.adapter import attach_lora, initial_weights, with_lora
 from trainer.learning.distributed import LearnerLostError, Rank, Rendezvous, parse_address

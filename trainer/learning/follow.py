@@ -24,10 +24,10 @@ from multiprocessing import get_context
 import msgspec
 import structlog
 
-from app.adapters.store import AdapterStore
 from app.base.errors import AppError, InvalidError
 from app.base.processes import exit_with_parent
 from app.base.settings import Settings
+from app.releases.adapter_store import AdapterStore
 from trainer.learning.distributed import LOST, LearnerLostError, Rank, Rendezvous, find, heartbeat, parse_address
 from trainer.learning.distributed_learner import LearnerSpec, report_lost, run_follower
 from trainer.learning.model import pick_device

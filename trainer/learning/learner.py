@@ -21,8 +21,8 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel
 
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json, Probe
-from app.run_settings import RunKind, RunSettings
 from trainer.learning.adapter import LogprobModel, PublishedAdapter, lora_weights, make_probe, write_adapter
 from trainer.learning.batch import Batch, MicroBatch, TrainingSample, divide, training_samples
 from trainer.learning.distributed import ProcessGroup, gather_full, shard_like

@@ -20,13 +20,12 @@ from app.apis.mcp.document import is_listing
 from app.apis.presentation import present
 from app.base.errors import ApiDocumentError, InvalidError
 from app.base.values import Json, Task
-from app.db import manifests
 from app.db.database import Sessions, reading
 from app.db.tables import PracticeSource
 from app.projects.settings import ProjectSettings
-from app.release import manifest
-from app.release.real_reads import RealApi, read_real_api
-from app.release.tool_documents import ApiDocument
+from app.releases import manifest, manifest_store
+from app.releases.tools import ApiDocument
+from app.runs.practice import RealApi, read_real_api
 from trainer.atomic_write import write_atomically
 from trainer.environment import Scenario, Split, World
 from trainer.practice.environments import Practice, PracticeEnvironment, practice_on
@@ -115,7 +114,7 @@ async def open_practice(job: Job, sessions: Sessions, choice: PracticeChoice) ->
                 f"the project {job.project} has no API {choice.api}: it has {', '.join(sorted(known)) or 'none'}"
             )
         api = known[choice.api]
-        content = await manifests.document(session, api.id, api.digest)
+        content = await manifest_store.document(session, api.id, api.digest)
     path = job.directory / _SAMPLES
     samples = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, Json]) if path.exists() else {}
     return PracticeEnvironment(await asyncio.to_thread(_practice, api, content, samples))

@@ -9,8 +9,8 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.run_settings import MIN_SCENARIOS
 from app.base.values import Json
-from app.run_settings import MIN_SCENARIOS
 from trainer.atomic_write import write_atomically
 from trainer.run_job import RunProgress
 

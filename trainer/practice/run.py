@@ -29,13 +29,13 @@ from msgspec.structs import replace as structs_replace
 from app.agent.prompt_profiles import choose_profile
 from app.apis.catalog import with_builtins
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind, practised_api
 from app.base.values import GOOD, Json
-from app.db import training_data
 from app.db.database import Sessions, reading
 from app.engine.tokenizer import ChatTokenizer
-from app.release import manifest
-from app.release.catalogs import Catalogs
-from app.run_settings import RunKind, practised_api
+from app.releases import manifest
+from app.releases.tools import Catalogs
+from app.runs import experience
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills import moves
 from app.skills.admission import admit, stored_manifest
@@ -213,9 +213,9 @@ async def asked_of(sessions: Sessions, project_id: UUID, practice: Practice) -> 
     """The mix by what the newest tasks did with the API, scored or not. Their texts and answers do not count."""
     tasks, model = [], practice.model
     async with reading(sessions) as session:
-        ended = await training_data.window(session, project_id, limit=_TASKS)
+        ended = await experience.window(session, project_id, limit=_TASKS)
         scores = {each.id: each.score for each in ended if each.executed}
-        async for each in training_data.trajectories(session, list(scores)):
+        async for each in experience.trajectories(session, list(scores)):
             calls = tuple(
                 structs_replace(call, result=None, response=None)  # 500 tasks are in memory
                 for call in each.calls

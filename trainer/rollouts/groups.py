@@ -20,8 +20,8 @@ import structlog
 from app.apis.calls.skill_guard import SkillManifest
 from app.base import plugins
 from app.base.errors import WorldError
+from app.base.run_settings import RunSettings
 from app.base.values import Offer
-from app.run_settings import RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.similarity import NgramIndex
 from trainer.atomic_write import write_atomically

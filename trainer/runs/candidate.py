@@ -21,16 +21,19 @@ import msgspec
 from app.agent.prompt_profiles import prompt_of
 from app.apis.catalog import with_builtins
 from app.base.errors import AdapterError, EngineRefusalError, InvalidError
+from app.base.run_settings import MIN_SCENARIOS, RunSettings, release_numbers
 from app.base.values import Json
-from app.db import adapters, evaluations, releases, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.evaluations import NewEvaluation
 from app.engine.protocol import ChatModel
 from app.projects import store as projects
-from app.release import manifest as release_manifest
-from app.release.catalogs import Catalogs
-from app.release.hosted_models import HostedModels, charged
-from app.run_settings import MIN_SCENARIOS, RunSettings, release_numbers
+from app.releases import manifest as release_manifest
+from app.releases import manifest_store
+from app.releases import store as releases
+from app.releases.exams import store as exams
+from app.releases.exams.store import NewEvaluation
+from app.releases.hosted_models import HostedModels, charged
+from app.releases.tools import Catalogs
 from app.skills import store as skill_changes
 from app.skills import store as skills
 from app.skills.admission import has_proved_itself, stored_manifest
@@ -155,7 +158,7 @@ async def evaluate_adapter(
 async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> None:
     await adapter_store(job).put(adapter.hash)  # before any row refers to it
     async with sessions.begin() as session:
-        await adapters.put(
+        await manifest_store.put(
             session,
             adapter.hash,
             base=job.deployment.local_model,
@@ -208,9 +211,9 @@ async def examine_releases(
     settings = results.settings | {"coverage": coverage}
     async with sessions.begin() as session:
         await progress.hold(session)
-        await evaluations.delete_of_run(session, job.id)  # an attempt may have been lost right after this
+        await exams.delete_of_run(session, job.id)  # an attempt may have been lost right after this
         for each in examined:
-            await evaluations.add(session, job.project_id, _evaluation(job, each, settings))
+            await exams.add(session, job.project_id, _evaluation(job, each, settings))
     shown: list[Any] = msgspec.to_builtins(examined)
     evidence: dict[str, Json] = {
         "environment": job.settings.environment,

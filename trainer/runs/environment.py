@@ -19,17 +19,19 @@ from app.apis import store as apis
 from app.apis.catalog import Catalog, with_builtins
 from app.apis.presentation import shapes
 from app.base.errors import InvalidError, NotFoundError
+from app.base.run_settings import MIN_KINDS, MIN_SCENARIOS, RunKind, rollout_environment
 from app.base.values import Call, Json, Task
-from app.db import exam_sizes, exams, releases, scored_log, tables, training_data
+from app.db import tables
 from app.db.database import Sessions, reading
-from app.db.exam_sizes import ExamSize
-from app.db.exams import NewExamTask
 from app.projects import store as projects
 from app.projects.settings import OWN_WORK, ProjectSettings
-from app.release import manifest
-from app.release.catalogs import Catalogs
-from app.release.tool_documents import api_document, api_documents
-from app.run_settings import MIN_KINDS, MIN_SCENARIOS, RunKind, rollout_environment
+from app.releases import manifest
+from app.releases import store as releases
+from app.releases.exams import store as exam_sizes
+from app.releases.exams import store as exams
+from app.releases.exams.store import ExamSize, NewExamTask
+from app.releases.tools import Catalogs, api_document, api_documents
+from app.runs import experience
 from trainer.environment import Environment, Split, open_environment
 from trainer.exam.environment import ExamChoice, ExamEnvironment, ExamItem, Trials, exam_scenarios, solved_idly
 from trainer.exam.trials import ProjectApis, open_trials
@@ -99,10 +101,10 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
     """
     async with sessions() as session:
         percent = projects.settings_of(await projects.by_id(session, job.project_id)).holdout_percent
-        logged = await scored_log.unlabelled(session, job.project_id) if percent else ()
+        logged = await exam_sizes.unlabelled(session, job.project_id) if percent else ()
     kinds = await asyncio.to_thread(TaskKinds, logged)  # of a long log it takes seconds
     async with sessions.begin() as session:
-        await scored_log.place(session, kinds.new)
+        await exam_sizes.place(session, kinds.new)
         exam = await exams.grow_holdout(session, job.project_id, kinds.of_task)
         size = (await exam_sizes.of(session, [exam.id]))[exam.id] if exam else ExamSize()
     named = job.settings.environment or job.settings.kind is RunKind.ROLLOUT
@@ -270,10 +272,10 @@ async def _items(
     operations that have changed since.
     """
     ids = [task.task_id for task in tasks if task.task_id is not None]
-    ended = {each.id: each for each in await training_data.ended(session, ids)}
-    placed = await scored_log.kinds_of(session, ids)
+    ended = {each.id: each for each in await experience.ended(session, ids)}
+    placed = await exam_sizes.kinds_of(session, ids)
     records = {}
-    async for record in training_data.trajectories(session, ids):
+    async for record in experience.trajectories(session, ids):
         release_id = ended[record.task.id].release_id
         if release_id is None or await past.are_present(session, release_id, record.calls):
             records[record.task.id] = record

@@ -19,8 +19,8 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
+from app.base.run_settings import RunSettings
 from app.base.values import Json, Policy
-from app.run_settings import RunSettings
 from app.skills.in_memory_library import GrownSkill
 from trainer.engines.servers import sleep_during_updates
 from trainer.environment import Environment

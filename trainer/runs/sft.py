@@ -15,20 +15,19 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from app.adapters.remote_store import open_remote, remote_errors
 from app.agent.prompt_profiles import choose_profile
 from app.apis.catalog import with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line
+from app.base.run_settings import RunSettings
 from app.base.values import Json
-from app.datasets.chat_lines import ChatRecord
-from app.datasets.data_location import DataRules, check_location, dataset_id_of, resolve_path
-from app.datasets.dataset_store import DatasetStore
-from app.db import datasets
 from app.db.database import Sessions, reading
-from app.release import manifest
-from app.release.catalogs import Catalogs
-from app.run_settings import RunSettings
+from app.releases import manifest
+from app.releases.adapter_store import open_remote, remote_errors
+from app.releases.tools import Catalogs
+from app.runs import datasets
+from app.runs.chat_lines import ChatRecord
+from app.runs.datasets import DataRules, DatasetStore, check_location, dataset_id_of, resolve_path
 from trainer.atomic_write import write_atomically
 from trainer.experience import BestExperience, HeldOutTasks, RecordTasks, judge_window, read_best, read_held_out
 from trainer.learning.adapter import PublishedAdapter, TrainingOutput, publish, with_lora

@@ -13,18 +13,20 @@ from uuid import UUID
 import torch
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.adapters.store import AdapterStore
 from app.agent.chat import Chat
 from app.agent.prompt_profiles import choose_profile
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError
+from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import BASE, Task, hosted_id
-from app.db import learning, releases, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.engine.memory import MemoryNeed, check_fits, memory_available, served_needs, trained_needs, usual_format
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import RunKind, RunSettings
+from app.releases import store as learning
+from app.releases import store as releases
+from app.releases.adapter_store import AdapterStore
 from trainer.atomic_write import write_atomically
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner

@@ -1,6 +1,6 @@
 """Files of conversations, as TRL and LLaMA-Factory read them, and the export of a server's scored tasks to one.
 
-See `app.datasets.chat_lines` for a line.
+See `app.runs.chat_lines` for a line.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError
 from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.client.server import SageClient
-from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
+from app.runs.chat_lines import ChatRecord, from_line
 from trainer.atomic_write import write_atomically
 
 _LINES = 200  # of a prompt, that are read at its beginning and at its end

@@ -28,10 +28,10 @@ from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import AppError, InvalidError, ModelError
 from app.base.settings import Settings
 from app.base.values import Json, Offer, Policy, Task
-from app.datasets.chat_lines import ChatRecord
 from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
 from app.engine.protocol import ChatModel, Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer, Message, after_thought
+from app.runs.chat_lines import ChatRecord
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation
 from app.skills.in_memory_library import InMemoryLibrary

@@ -14,8 +14,8 @@ from app.agent.prompt_profiles import Profile
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError, ModelError
 from app.base.values import Trajectory, Turn
-from app.datasets.chat_lines import ChatRecord
 from app.engine.tokenizer import ChatTokenizer, after_thought
+from app.runs.chat_lines import ChatRecord
 from app.sandbox.protocol import Observation, RunStop
 from trainer.learning.batch import Sample, samples_of_turns
 from trainer.sft.chats import record_of

@@ -31,10 +31,13 @@ from app.base.loop import LivenessListener, LivenessReporter, Loop
 from app.base.plugin_options import EnvironmentInfo, options_schema
 from app.base.processes import python_module
 from app.base.settings import Settings
-from app.broker.celery_broker import TRAIN, notify_workers, open_broker
-from app.db import adapters, environments, run_queue, runs, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
+from app.releases import manifest_store
+from app.runs import schedule
+from app.runs import store as environments
+from app.runs import store as runs
+from app.runs.broker import TRAIN, notify_workers, open_broker
 from trainer.engines.servers import servers_that_sleep, wake_servers
 from trainer.environment import GROUP
 from trainer.run_job import run_directory, runs_directory
@@ -152,18 +155,18 @@ async def fire_schedules(sessions: Sessions, seconds: float) -> float:
     """
     began = time.monotonic()
     async with sessions.begin() as session:
-        await schedules.tick(session)
+        await schedule.tick(session)
     return max(seconds, _REST * (time.monotonic() - began))
 
 
 async def reconcile(sessions: Sessions, notify: Notify, is_idle: Callable[[], bool]) -> None:
     """Queue lost runs again and, if idle, notify of the runs that can start: messages may have been lost."""
     async with sessions.begin() as session:
-        await run_queue.requeue_expired(session)
+        await environments.requeue_expired(session)
     if not is_idle():
         return
     async with sessions() as session:
-        waiting = await run_queue.startable(session)
+        waiting = await environments.startable(session)
     for run_id in waiting:
         await asyncio.to_thread(notify, run_id)
 
@@ -173,7 +176,7 @@ async def wake_idle(sessions: Sessions, servers_that_sleep: Sequence[str]) -> No
     if not servers_that_sleep:
         return
     async with sessions() as session:
-        busy = await adapters.any_trains(session)
+        busy = await manifest_store.any_trains(session)
     if not busy:
         with suppress(EngineError):  # `wake_servers` has logged it, and the next round tries again
             await asyncio.to_thread(wake_servers, servers_that_sleep)
@@ -275,7 +278,7 @@ async def _settle(run_id: UUID, owner: str, settings: Settings, *, died: bool) -
         await LogCopy(run_id, run_directory(settings, run_id)).copy(database.sessions)
         if died:
             async with database.sessions.begin() as session:
-                await run_queue.expire(session, run_id, owner)
+                await environments.expire(session, run_id, owner)
 
 
 _RECONCILE_SECONDS = 2.0

@@ -12,12 +12,13 @@ from uuid import UUID
 
 from sqlalchemy import and_, or_, select
 
-from app.db import run_logs, tables
+from app.db import tables
 from app.db.database import Sessions
-from app.db.learning import OPEN_RUNS
 from app.db.queries import in_array
 from app.db.tables import RunState
 from app.projects import audit
+from app.releases.store import OPEN_RUNS
+from app.runs import store as run_logs
 from trainer.atomic_write import write_atomically
 
 _LOG = "log"

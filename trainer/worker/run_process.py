@@ -30,13 +30,14 @@ from app.base.errors import AppError, ConflictError, StorageError, first_line
 from app.base.guarded_output import guard_output
 from app.base.loop import LivenessReporter
 from app.base.processes import exit_with_parent
+from app.base.run_settings import read_settings
 from app.base.settings import Settings
 from app.base.values import Json, RunPart
-from app.db import run_queue, tables
+from app.db import tables
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
 from app.projects import store as projects
-from app.run_settings import read_settings
+from app.runs import store as runs
 from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.worker.run_files import LogCopy, clear, note_project
 
@@ -129,11 +130,11 @@ class Heartbeat:
         try:
             async with sessions.begin() as session:
                 if stopping:
-                    await run_queue.hand_back(session, lease.run_id, lease.owner)
+                    await runs.hand_back(session, lease.run_id, lease.owner)
                 else:
                     new = part if part != self._written else None
                     about = lease.run_id, lease.owner, lease.lease_seconds
-                    cancelled = await run_queue.extend(session, *about, part=new)
+                    cancelled = await runs.extend(session, *about, part=new)
                     self._written = part
         except ConflictError as lost:
             self._exit(LOST, str(lost))
@@ -149,7 +150,7 @@ class Heartbeat:
             self._cancel()
         elif time.monotonic() - self._cancelled_at > self._lease.grace_seconds:
             async with sessions.begin() as session:
-                await run_queue.finish(session, self._lease.run_id, self._lease.owner, RunState.CANCELLED)
+                await runs.finish(session, self._lease.run_id, self._lease.owner, RunState.CANCELLED)
             self._exit(0, "cancelled")
 
     def _exit(self, code: int, reason: str) -> None:
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
 async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> int:
     async with open_database(settings.database_url, connections=5) as database:
         async with database.sessions.begin() as session:
-            run = await run_queue.claim(session, lease.owner, lease.lease_seconds, lease.run_id)
+            run = await runs.claim(session, lease.owner, lease.lease_seconds, lease.run_id)
         if run is None:
             log.info("the run is not queued, or its project has a running one", run=str(lease.run_id))
             return 0
@@ -317,7 +318,7 @@ async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> bo
         while True:
             try:
                 async with sessions.begin() as session:
-                    return await run_queue.finish(session, lease.run_id, lease.owner, **end)
+                    return await runs.finish(session, lease.run_id, lease.owner, **end)
             except TRANSIENT as error:
                 log.warning("the end of the run cannot be written yet", cause=first_line(error))
             await asyncio.sleep(_RETRY_SECONDS)
@@ -337,11 +338,11 @@ class RowProgress:
     async def step(self, index: int, total: int, metrics: dict[str, Any]) -> None:
         run_id, owner = self._lease.run_id, self._lease.owner
         async with self._sessions.begin() as session:
-            cancelled = await run_queue.append_step(session, run_id, owner, index, metrics, total=total)
+            cancelled = await runs.append_step(session, run_id, owner, index, metrics, total=total)
         _raise_if(cancelled)
 
     async def hold(self, session: AsyncSession) -> None:
-        _raise_if(await run_queue.hold(session, self._lease.run_id, self._lease.owner))
+        _raise_if(await runs.hold(session, self._lease.run_id, self._lease.owner))
 
 
 def _raise_if(cancelled: bool) -> None:

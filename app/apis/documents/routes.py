@@ -35,15 +35,15 @@ from app.apis.requests import ApiRequest
 from app.apis.servers import has_name, origin
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
 from app.base.values import Json
-from app.db import manifests, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RepairOutcome
 from app.projects import audit
 from app.projects.authorization import find_project
 from app.projects.settings import Risk
-from app.release import manifest, tool_documents
-from app.release.api_refresh import refresh_api
-from app.release.tool_documents import presentation_of
+from app.releases import manifest, manifest_store, tools
+from app.releases.refresh import refresh_api
+from app.releases.tools import presentation_of
 from app.skills import repairs
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName, Text
@@ -54,7 +54,7 @@ async def read_api(
     reader: DocumentReader, session: AsyncSession, row: tables.Api, bind: Mapping[str, Json]
 ) -> AppView:
     """Ends the transaction. Raises InvalidError for new bindings that do not fit."""
-    content = await manifests.document(session, row.id, row.digest)
+    content = await manifest_store.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     return await reader.view(read_request(row, bind), content, row.digest)
 
@@ -128,16 +128,16 @@ async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> s
 
 async def _connected(
     data: ApiRequest, session: AsyncSession, project_id: UUID
-) -> tuple[tool_documents.ApiDocument, str, McpOAuth] | None:
+) -> tuple[tools.ApiDocument, str, McpOAuth] | None:
     """The API as it is, with its address, if it is the same MCP server and has a token by OAuth."""
     row = await apis.find(session, project_id, data.name)
     if row is None or row.source != (data.mcp or "").rstrip("/") or isinstance(data.bearer_token, str):
         return None
-    oauth = oauth_of(await manifests.document(session, row.id, row.digest))
+    oauth = oauth_of(await manifest_store.document(session, row.id, row.digest))
     rows = await credentials.of_api(session, row.id)
     if oauth is None or not any(each.authorized and each.value is not None for each in rows):
         return None
-    return await tool_documents.api_document(session, row), row.source, oauth
+    return await tools.api_document(session, row), row.source, oauth
 
 
 async def _content(data: ApiRequest, fetch: DocumentFetch) -> bytes:
@@ -171,7 +171,7 @@ def fetch_for(
                 check_origin(source, data.server, origins)
                 return of_registration(sent, data.name)
             check_origin(source, view.default_url, origins)
-            api = await tool_documents.api_document(session, row)
+            api = await tools.api_document(session, row)
             rows = await api_credentials.of_api(session, row.id)
         return of_api(sessions, client, api, rows, view)
 
@@ -450,7 +450,7 @@ async def set_for_operation(
     if data.name is not UNSET and data.name is not None:
         _check_name(before, key, data.name)
     presentation = msgspec.structs.replace(before.presentation, overrides=_with(before, key, (old, new)))
-    content = await manifests.document(session, row.id, row.digest)
+    content = await manifest_store.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     request = msgspec.structs.replace(read_request(row, row.bind), presentation=presentation)
     after = await reader.view(request, content, row.digest)

@@ -15,12 +15,12 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import ApiReaders, read_request
 from app.apis.double.coverage import Coverage
 from app.apis.store import Comparison
-from app.db import manifests, tables
+from app.db import tables
 from app.db.tables import PracticeSource
 from app.projects import store as projects
 from app.projects.authorization import find_project
-from app.release import tool_documents
-from app.release.real_reads import RealApi, read_real_api
+from app.releases import manifest_store, tools
+from app.runs.practice import RealApi, read_real_api
 from app.web.access import Caller, Db
 from app.web.fields import ProjectName
 from app.web.problem import problems
@@ -92,7 +92,7 @@ class ApiPracticeController(Controller):
 
 async def practice_of(session: AsyncSession, reader: DocumentReader, row: tables.Api) -> PracticeView:
     """Ends the transaction."""
-    content = await manifests.document(session, row.id, row.digest)
+    content = await manifest_store.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     coverage = await reader.coverage(read_request(row, row.bind), content, row.digest)
     return PracticeView.full(row, coverage, apis.comparison_of(row))
@@ -110,7 +110,7 @@ async def compare_api(
         client=readers.http_client,
         reader=readers.document_reader,
         project_id=owner.id,
-        document=await tool_documents.api_document(session, row),
+        document=await tools.api_document(session, row),
         rules=projects.settings_of(owner).approvals,
         seconds=_SECONDS,
         call_seconds=_CALL_SECONDS,

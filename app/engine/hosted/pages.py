@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import AppError
-from app.db import hosted_models
 from app.engine.hosted.routes import HostedModelRequest, HostedModelView, add_hosted, probe_hosted, remove_hosted
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models
+from app.releases.hosted_models import HostedModels
 from app.web.access import Db
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page

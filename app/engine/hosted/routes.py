@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
 from app.apis.servers import has_name, same_origin
 from app.base.errors import ConflictError, EngineError, InvalidError
-from app.db import hosted_models, tables
+from app.db import tables
 from app.db.database import keys_of
 from app.db.tables import AuditAction
 from app.engine.hosted.client import Abilities
@@ -21,7 +21,8 @@ from app.engine.hosted.probe import probe
 from app.projects import audit
 from app.projects.authorization import find_project
 from app.projects.settings import Limits
-from app.release.hosted_models import HostedModels
+from app.releases import hosted_models
+from app.releases.hosted_models import HostedModels
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
 from app.web.problem import problems

@@ -10,9 +10,11 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.exams import ExamResult, ExamView, Version, delete_exam, exam_results
-from app.console.release_evidence import ExamFigures, exam_figures
-from app.db import exam_sizes, exams, releases
+from app.releases import store as releases
+from app.releases.exams import store as exam_sizes
+from app.releases.exams import store as exams
+from app.releases.exams.routes import ExamResult, ExamView, Version, delete_exam, exam_results
+from app.releases.figure_pages import ExamFigures, exam_figures
 from app.web.access import Db
 from app.web.charts import Axis, LineChart, Point, Series, line_chart
 from app.web.formats import csv_file

@@ -12,15 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.base.errors import InvalidError
+from app.base.run_settings import MIN_KINDS, MIN_SCENARIOS
 from app.base.values import Json
-from app.db import evaluations, exam_sizes, exams, tables
-from app.db.exam_sizes import ExamSize, Ground
-from app.db.exams import NewExamTask
+from app.db import tables
 from app.db.tables import AuditAction, ExamSource
 from app.projects import audit
 from app.projects.authorization import find_project, project_filter, project_names
 from app.projects.settings import OWN_WORK
-from app.run_settings import MIN_KINDS, MIN_SCENARIOS
+from app.releases.exams import store as evaluations
+from app.releases.exams import store as exams
+from app.releases.exams.store import ExamSize, Ground, NewExamTask
 from app.web.access import Access, Caller, Db
 from app.web.fields import MOST, ConsoleLinks, Name, ProjectName, Scenario, columns, in_utc
 from app.web.problem import problems
@@ -193,7 +194,7 @@ class ExamController(Controller):
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ExamView]:
         """The newest version of each, by name."""
         rows = await exams.newest(session, await project_filter(session, access, project))
-        names, sizes = await project_names(session), await exam_sizes.of(session, [row.id for row in rows])
+        names, sizes = await project_names(session), await evaluations.of(session, [row.id for row in rows])
         return [ExamView.of(row, names[row.project_id], sizes[row.id]) for row in rows]
 
     @get("/{name:str}", summary="Show an exam", responses=_READ)
@@ -258,7 +259,7 @@ async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> li
 
 
 async def _view(session: AsyncSession, row: tables.Exam, project: str) -> ExamView:
-    return ExamView.of(row, project, (await exam_sizes.of(session, [row.id]))[row.id])
+    return ExamView.of(row, project, (await evaluations.of(session, [row.id]))[row.id])
 
 
 def _waits_for(size: ExamSize) -> str:

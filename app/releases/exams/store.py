@@ -1,4 +1,8 @@
-"""Exams in the database."""
+"""Exams in the database: their tasks, how much they can examine, and the evaluations of releases on them.
+
+They are made of the scored tasks of a project that say all in their instructions, and of kinds of tasks that
+are held out of training.
+"""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -6,23 +10,137 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from math import ceil
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, func, select
+from sqlalchemy import ColumnElement, Row, Select, and_, func, select
 from sqlalchemy import delete as sql_delete
+from sqlalchemy import delete as sqlalchemy_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError, NotFoundError
-from app.base.values import GOOD
+from app.base.run_settings import MIN_JUDGED, MIN_KINDS, MIN_SCENARIOS
+from app.base.values import GOOD, Json, Stop
 from app.db import tables
 from app.db.queries import in_array
-from app.db.scored_log import UnlabelledTask, place, scored, unlabelled
+from app.db.results import executed, proven
 from app.db.tables import ExamSource
 from app.projects import store as projects
-from app.projects.settings import OWN_WORK, SET, is_held_out, kind_of
+from app.projects.settings import OWN_WORK, SET, is_held_out, kind_of, sets_of
+from app.releases import store as releases
+
+_READ = 20_000  # tasks, newest first
+_LOOKED_AT = 5_000  # of those without a scenario: what they called
+_BATCH = 200
+_COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
+
+_task, _placed, _skill, _trajectory = tables.Task, tables.PlacedTask, tables.Skill, tables.Trajectory
+
+
+class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A scored task without a scenario, and what shows which others are like it."""
+
+    id: UUID
+    instruction: str
+    slots: frozenset[str] = frozenset()  # words of the instruction that its skills took as arguments
+    operations: frozenset[str] = frozenset()  # that answered
+    solved: bool = True
+    kind: str | None = None  # if it was placed before
+
+
+class _Call(msgspec.Struct):
+    api: str
+    error: str | None = None
+
+
+class _Turn(msgspec.Struct):
+    calls: tuple[_Call, ...] = ()
+
+
+class _Record(msgspec.Struct):
+    """What is read of a trajectory: without its tokens that takes a quarter of the time."""
+
+    turns: tuple[_Turn, ...] = ()
+
+
+def scored(project_id: UUID) -> Select[Any]:
+    """Newest first."""
+    return (
+        select(*(getattr(_task, name) for name in _COLUMNS))
+        .where(_task.project_id == project_id, proven().is_not(None), _task.skill_run.is_(None))
+        .where(_task.conversation == "")  # the instruction says all
+        .where(executed())
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_READ)
+    )
+
+
+async def unlabelled(session: AsyncSession, project_id: UUID) -> list[UnlabelledTask]:
+    """The latest scored tasks without a scenario whose trajectories were kept, oldest first."""
+    latest = scored(project_id).subquery()
+    query = select(latest.c.id, latest.c.instruction, latest.c.score, _placed.kind)
+    query = query.outerjoin(_placed, _placed.task_id == latest.c.id).where(latest.c.scenario.is_(None))
+    newest = query.order_by(latest.c.finished_at.desc(), latest.c.id).limit(_LOOKED_AT)
+    rows = (await session.execute(newest)).all()[::-1]
+    slots = await _slots(session, project_id) if rows else {}
+    found = []
+    for start in range(0, len(rows), _BATCH):
+        some = rows[start : start + _BATCH]
+        operations = await _operations(session, [row.id for row in some])
+        found += [
+            UnlabelledTask(
+                id=row.id,
+                instruction=row.instruction,
+                slots=frozenset(slots.get(row.id, ())),
+                operations=operations[row.id],
+                solved=row.score >= GOOD,
+                kind=row.kind,
+            )
+            for row in some
+            if row.id in operations
+        ]
+    return found
+
+
+async def place(session: AsyncSession, kinds: Mapping[UUID, str]) -> None:
+    """Keep the kinds of tasks without a scenario; one that was placed before stays where it is."""
+    there = select(_task.id).where(in_array(_task.id, kinds)).with_for_update(read=True, key_share=True)
+    rows = [{"task_id": task_id, "kind": kinds[task_id]} for task_id in await session.scalars(there)]
+    if rows:
+        await session.execute(insert(_placed).on_conflict_do_nothing(), rows)
+
+
+async def kinds_of(session: AsyncSession, task_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Of the tasks that were placed."""
+    query = select(_placed.task_id, _placed.kind).where(in_array(_placed.task_id, task_ids))
+    return {row.task_id: row.kind for row in await session.execute(query)}
+
+
+async def _slots(session: AsyncSession, project_id: UUID) -> dict[UUID, set[str]]:
+    """Of the tasks that wrote skills."""
+    written = select(_skill.task_id, _skill.slots).where(_skill.project_id == project_id)
+    found: dict[UUID, set[str]] = defaultdict(set)
+    for task_id, words in await session.execute(written):
+        if task_id is not None:
+            found[task_id].update(words)
+    return found
+
+
+async def _operations(session: AsyncSession, task_ids: Sequence[UUID]) -> dict[UUID, frozenset[str]]:
+    """Of the tasks whose trajectories were kept."""
+    query = select(_trajectory.task_id, _trajectory.record).where(in_array(_trajectory.task_id, task_ids))
+    return {
+        task_id: frozenset(
+            call.api
+            for turn in msgspec.msgpack.decode(record, type=_Record).turns
+            for call in turn.calls
+            if call.error is None
+        )
+        for task_id, record in await session.execute(query)
+    }
+
 
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
 _KEPT = 20  # versions of the exam that grows by itself
@@ -30,7 +148,7 @@ _KEPT = 20  # versions of the exam that grows by itself
 KindRule: TypeAlias = Callable[[UUID, str, str | None], str]
 """The kind of a task: by its id, its instruction and its scenario."""
 
-_exam, _member, _task = tables.Exam, tables.ExamTask, tables.Task
+_exam, _member, _exams_task = tables.Exam, tables.ExamTask, tables.Task
 
 
 class NewExamTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,11 +248,11 @@ async def from_log(
     """
     query = scored(project_id)
     if since is not None:
-        query = query.where(_task.finished_at >= since)
+        query = query.where(_exams_task.finished_at >= since)
     if until is not None:
-        query = query.where(_task.finished_at < until)
+        query = query.where(_exams_task.finished_at < until)
     if scenarios is not None:
-        query = query.where(_task.scenario.in_(scenarios))
+        query = query.where(_exams_task.scenario.in_(scenarios))
     rows = (await session.execute(query)).all()
     latest = _latest(rows, lambda _: True, kinds, by_name)
     return _chosen({each: _best(of_kind)[:tasks_each] for each, of_kind in latest.items()})
@@ -146,7 +264,7 @@ async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID])
     """
     if twice := [str(each) for each, count in Counter(ids).items() if count > 1]:
         raise InvalidError(f"tasks that are named more than once: {', '.join(twice[:5])}")
-    rows = (await session.execute(scored(project_id).where(in_array(_task.id, ids)))).all()
+    rows = (await session.execute(scored(project_id).where(in_array(_exams_task.id, ids)))).all()
     found = {row.id: _new(row) for row in rows}
     if missing := [str(each) for each in ids if each not in found]:
         raise InvalidError(
@@ -242,3 +360,158 @@ async def _newest(
     if digest is not None:
         query = query.where(_exam.digest.startswith(digest, autoescape=True))
     return (await session.scalars(query.order_by(_exam.version.desc()).limit(1))).first()
+
+
+Ground: TypeAlias = Literal["recorded", "staging"]
+
+
+class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an exam examines. A scenario has up to three tasks of one kind: of one label or, without labels, of
+    instructions that are alike, where `holdout_percent` tells kinds apart, and else of one instruction.
+    """
+
+    tasks: int = 0
+    kinds: int = 0
+    scenarios: int = 0
+    checks: int = 0  #: tasks with a check
+    logged: int = 0  #: tasks that were served
+    checked_kinds: int = 0  #: with a task that has a check
+    checked_scenarios: int = 0  #: of tasks with a check
+    solved_kinds: int = 0  #: with a task that was solved and has its record
+    solved_scenarios: int = 0  #: of such tasks
+    learned: int = 0  #: tasks of kinds that active releases had learned from before they were held out
+
+    @property
+    def decides_on(self) -> list[Ground]:
+        """On what the gate can try enough of it."""
+        judged: dict[Ground, tuple[int, int]] = {
+            "recorded": (self.solved_kinds, self.solved_scenarios),
+            "staging": (self.checked_kinds, self.checked_scenarios),
+        }
+        needed = max(MIN_KINDS, MIN_JUDGED * self.kinds)
+        return [ground for ground, (kinds, sets) in judged.items() if kinds >= needed and sets >= MIN_SCENARIOS]
+
+
+async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
+    exam, member, task, record = tables.Exam, tables.ExamTask, tables.Task, tables.Trajectory
+    placed = tables.PlacedTask
+    is_solved = and_(task.stop == Stop.COMPLETED, task.score >= GOOD, record.id.is_not(None))
+    query = (
+        select(
+            member.exam_id,
+            exam.project_id,
+            member.instruction,
+            func.coalesce(member.scenario, placed.kind).label("label"),
+            member.task_id,
+            member.check_code.is_not(None).label("has_check"),
+            func.coalesce(is_solved, False).label("is_solved"),
+        )
+        .join(exam, exam.id == member.exam_id)
+        .outerjoin(task, task.id == member.task_id)
+        .outerjoin(record, record.task_id == member.task_id)
+        .outerjoin(placed, placed.task_id == member.task_id)
+        .where(in_array(member.exam_id, exam_ids))
+    )
+    by_exam: dict[UUID, list[_Member]] = defaultdict(list)
+    for row in (await session.execute(query)).mappings():
+        found = _Member(**row)
+        by_exam[found.exam_id].append(found)
+    projects = {each.project_id for members in by_exam.values() for each in members}
+    learned = await releases.served_kinds(session, projects)
+    return {each: _size(by_exam[each], learned) for each in exam_ids}
+
+
+class _Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of an exam."""
+
+    exam_id: UUID
+    project_id: UUID
+    instruction: str
+    label: str | None  # its scenario, or the kind where it was placed
+    task_id: UUID | None
+    has_check: bool
+    is_solved: bool
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.instruction, self.label)
+
+
+def _size(members: Collection[_Member], learned: dict[UUID, set[str]]) -> ExamSize:
+    kinds = Counter(each.kind for each in members)
+    checked = Counter(each.kind for each in members if each.has_check)
+    solved = Counter(each.kind for each in members if each.is_solved)
+    return ExamSize(
+        tasks=len(members),
+        kinds=len(kinds),
+        scenarios=_scenarios(kinds),
+        checks=checked.total(),
+        logged=sum(each.task_id is not None for each in members),
+        checked_kinds=len(checked),
+        checked_scenarios=_scenarios(checked),
+        solved_kinds=len(solved),
+        solved_scenarios=_scenarios(solved),
+        learned=sum(each.kind in learned[each.project_id] for each in members),
+    )
+
+
+def _scenarios(kinds: Mapping[str, int]) -> int:
+    return sum(map(sets_of, kinds.values()))
+
+
+class NewEvaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation's results, with the `settings` that repeat it."""
+
+    model: str
+    environment: str
+    settings: dict[str, Json]
+    figures: dict[str, Json]
+    run_id: UUID | None = None
+    release_id: UUID | None = None
+
+
+async def add(session: AsyncSession, project_id: UUID, new: NewEvaluation) -> tables.Evaluation:
+    row = tables.Evaluation(project_id=project_id, **msgspec.structs.asdict(new))
+    session.add(row)
+    await session.flush()
+    return row
+
+
+async def of_run(session: AsyncSession, run_id: UUID) -> Sequence[tables.Evaluation]:
+    """Oldest first."""
+    return await _where(session, tables.Evaluation.run_id == run_id)
+
+
+async def delete_of_run(session: AsyncSession, run_id: UUID) -> None:
+    await session.execute(sqlalchemy_delete(tables.Evaluation).where(tables.Evaluation.run_id == run_id))
+
+
+async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[tables.Evaluation]:
+    """Oldest first."""
+    return await _where(session, tables.Evaluation.release_id == release_id)
+
+
+async def exams_of_release(session: AsyncSession, release_id: UUID) -> set[str]:
+    """The names of the exams it was examined on."""
+    name = tables.Evaluation.settings["exam", "name"].as_string()
+    query = select(name).where(tables.Evaluation.release_id == release_id, name.is_not(None)).distinct()
+    return set((await session.scalars(query)).all())
+
+
+async def of_exam(
+    session: AsyncSession, project_id: UUID, name: str
+) -> Sequence[tuple[tables.Evaluation, int | None]]:
+    """Those on any version of the exam, oldest first, each with the number of its release."""
+    evaluation, release = tables.Evaluation, tables.Release
+    query = (
+        select(evaluation, release.number)
+        .outerjoin(release, release.id == evaluation.release_id)
+        .where(evaluation.project_id == project_id, evaluation.settings.contains({"exam": {"name": name}}))
+        .order_by(evaluation.created_at)
+    )
+    return [(row[0], row[1]) for row in await session.execute(query)]
+
+
+async def _where(session: AsyncSession, which: ColumnElement[bool]) -> Sequence[tables.Evaluation]:
+    query = select(tables.Evaluation).where(which).order_by(tables.Evaluation.created_at)
+    return (await session.scalars(query)).all()

@@ -15,11 +15,11 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy import insert, select
 
+from app.base.run_settings import RunSettings
 from app.base.values import BASE
 from app.db import postgres, results, tables
 from app.db.database import open_database, pack
 from app.db.migrate import migrate
-from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute

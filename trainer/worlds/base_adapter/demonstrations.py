@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from app.base.processes import exit_with_parent
 from app.base.settings import Settings
-from app.datasets.chat_lines import ChatRecord
+from app.runs.chat_lines import ChatRecord
 from trainer.environment import Split
 from trainer.sft.chats import read_records
 from trainer.sft.collection import CollectionSettings, ExpertAccess, collect

@@ -11,7 +11,7 @@ import msgspec
 
 from app.agent.limits import RolloutLimits
 from app.base.model_catalog import SEED
-from app.run_settings import RunKind, RunSettings
+from app.base.run_settings import RunKind, RunSettings
 from trainer.worlds.office.expert import Faults
 from trainer.worlds.recipes import HELD_OUT
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import torch
 
-from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import adapter_profile, choose_profile
 from app.base.errors import InvalidError
@@ -18,6 +17,7 @@ from app.base.model_catalog import SEED, find_model
 from app.base.settings import Settings
 from app.engine.adapter_files import content_hash
 from app.engine.tokenizer import ChatTokenizer, read_card
+from app.releases.bundled_adapter import BundledAdapter
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environment import open_environment
 from trainer.learning.adapter import check_adapter
