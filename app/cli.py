@@ -19,12 +19,11 @@ from app.base.guarded_output import guard_output
 from app.base.processes import collect_seldom
 from app.base.settings import Settings
 from app.client.options import ListingGroup
-from app.client.run_command import run
-from app.client.task_commands import score, tasks
 from app.client.words import readable_error
 from app.engine.hosted.commands import add_model, change_model, demonstrate, list_hosted, probe_model, remove_model
 from app.projects.commands import create_key, list_keys, projects, revoke_key
 from app.skills.commands import skills
+from app.tasks.commands import run, score, tasks
 
 _INTERRUPTED = 130  # exit code
 _OVER_REST = {"models": (add_model, change_model, demonstrate, list_hosted, probe_model, remove_model)}

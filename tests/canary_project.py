@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import func, update
 
 from app.base.values import Stop
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import audit
@@ -16,6 +16,7 @@ from app.releases import canary
 from app.releases import store as releases
 from app.releases.canary import CanaryAction, CanaryDecision, CanaryRules
 from app.releases.promotion import Promoter
+from app.tasks import queue
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import LEASE, project_row, task_row
 
@@ -46,7 +47,7 @@ class Project:
         async with self.sessions.begin() as session:
             for _ in range(count):
                 await task_row(session, self.id)
-            tasks = [await task_queue.claim(session, "me", LEASE) for _ in range(count)]
+            tasks = [await queue.claim(session, "me", LEASE) for _ in range(count)]
         return [task for task in tasks if task is not None]
 
     async def ended(self, release_id: UUID, score: float | None, count: int = 1, **columns: Any) -> list[UUID]:

@@ -10,9 +10,8 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.apis.documents.reader import DocumentReader
 from app.base.settings import Settings
 from app.base.values import Offer
@@ -22,12 +21,12 @@ from app.processes.api import create_app
 from app.projects import keys
 from app.releases.adapter_store import AdapterDirectory
 from app.releases.promotion import Promoter
-from app.runner.execute import TaskExecutor
-from app.runner.runner import Runner, RunnerOptions
 from app.runs.broker import worker_notifier
 from app.runs.datasets import DatasetStore
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
+from app.tasks.execution import TaskExecutor
+from app.tasks.runner import Runner, RunnerOptions
 from app.web.routes import Dependencies
 from tests.api_app import BASE_ALONE, BUSY
 from tests.listening_app import listening_app

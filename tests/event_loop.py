@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.runner.process_limits import starved_seconds
+from app.tasks.runner import starved_seconds
 
 
 @asynccontextmanager

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary

@@ -8,9 +8,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.errors import AdapterError, ConflictError, EngineRefusalError
 from app.base.run_settings import RunSettings
 from app.base.values import Json, Task, Trajectory

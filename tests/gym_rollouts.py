@@ -4,7 +4,7 @@ from random import Random
 
 import msgspec
 
-from app.agent.prompt_compact import Compact
+from app.agent.prompts import Compact
 from app.apis.calls.gateway import Gateway
 from app.base.values import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.base.values import hosted
 from app.db import tables
 from app.db.database import Sessions
 from app.engine.protocol import ChatModel, OpenTelling, Told
 from app.releases import store as releases
-from app.runner.execute import TaskExecutor
-from app.runner.runner import Runner, RunnerOptions
+from app.tasks.execution import TaskExecutor
+from app.tasks.runner import Runner, RunnerOptions
 from tests.ledger_project import OPTIONS, LedgerProject
 from tests.scripted_engine import ScriptedEngine
 

@@ -9,12 +9,11 @@ from uuid import UUID
 
 import httpx
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.apis import store as apis
 from app.base.settings import Settings
-from app.db import results, tables, tasks
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES
 from app.engine.protocol import Engine
@@ -22,11 +21,12 @@ from app.engine.tokenizer import ChatTokenizer
 from app.projects import keys
 from app.projects import store as projects
 from app.releases import manifest
-from app.runner.execute import TaskExecutor
-from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import Sandbox
 from app.skills.library import Library
 from app.skills.search import query_ngram
+from app.tasks import store as tasks
+from app.tasks.execution import TaskExecutor
+from app.tasks.runner import Runner, RunnerOptions
 from tests.ledger import Ledger
 
 OPTIONS = RunnerOptions(concurrency=4, lease_seconds=3, poll_seconds=0.1, grace_seconds=1)

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from app.agent.action import extract_code
-from app.agent.prompt_compact import Compact
+from app.agent.prompts import Compact
 from app.apis.calls.gateway import Gateway
 from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Function, Sandbox, SessionLimits

@@ -6,15 +6,12 @@ import re
 import sys
 from pathlib import Path
 
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import StopSignal
 from app.base.processes import new_owner
 from app.db import tables
-from app.db.suspects import is_condemned
 from app.engine.dispatch import Occupancy
-from app.runner.crash_file import CrashFile
-from app.runner.presence import RunnerPresence
-from app.runner.process_limits import MemoryWatch, Watchdog
-from app.runner.runner import Runner, RunnerOptions
+from app.tasks.queue import is_condemned
+from app.tasks.runner import CrashFile, MemoryWatch, Runner, RunnerOptions, RunnerPresence, Watchdog
 from tests.runner_process import open_executor
 
 OPTIONS = RunnerOptions(concurrency=6, lease_seconds=30, poll_seconds=0.1)

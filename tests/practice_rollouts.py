@@ -1,6 +1,6 @@
 """Programs executed in worlds of practice: the real double, gateway and sandbox."""
 
-from app.agent.prompt_compact import Compact
+from app.agent.prompts import Compact
 from app.base.values import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict

@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from app.agent.hooks import RolloutHooks
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import Profile
-from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.agent.prompts import Compact, Profile
+from app.agent.rollout import Agent, ResumeState, RolloutHooks, RolloutLimits, run_rollout
 from app.base.values import Offer, Policy, Task, Trajectory
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -6,11 +6,13 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from app.db import tables, task_queue, tasks
+from app.db import tables
 from app.db.runners import RunnerReport
 from app.projects import store as projects
 from app.skills import offers
 from app.skills import store as skills
+from app.tasks import queue
+from app.tasks import store as tasks
 
 LEASE = 30.0
 
@@ -26,7 +28,7 @@ async def task_row(session: AsyncSession, project_id: UUID, instruction: str = "
 async def claimed_task(session: AsyncSession, owner: str = "me") -> tables.Task:
     """A task of a new project, claimed by `owner`."""
     waiting = await task_row(session, (await project_row(session)).id)
-    claimed = await task_queue.claim(session, owner, LEASE)
+    claimed = await queue.claim(session, owner, LEASE)
     assert claimed is not None
     assert claimed.id == waiting.id
     return claimed

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import httpx
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.settings import Settings
 from app.db.database import open_database
-from app.runner.execute import TaskExecutor
-from app.runner.runner import Runner, RunnerOptions
-from app.runner.sent_marks import SentMarks
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
 from app.skills.search import query_ngram
+from app.tasks.execution import TaskExecutor
+from app.tasks.journal import SentMarks
+from app.tasks.runner import Runner, RunnerOptions
 from tests.encryption_keys import TEST_KEYS
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
 from app.base.values import Json, ScoreSource, Stop
-from app.db import feedback, tables, tasks
+from app.db import tables
 from app.db.tables import SkillState, TaskState
 from app.projects import audit
 from app.projects import store as projects
@@ -15,6 +15,8 @@ from app.skills import admission, evidence, offers
 from app.skills import moves as skill_moves
 from app.skills import store as skills
 from app.skills.admission import admit, serving
+from app.tasks import feedback
+from app.tasks import store as tasks
 from tests.rows import offer_of
 
 NARROW = SkillManifest({"mail.list": AllowedOperation("GET", True, {})})

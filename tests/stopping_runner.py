@@ -16,7 +16,7 @@ import httpx
 from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.runner.runner import Runner
+from app.tasks.runner import Runner
 from tests.runner_process import OPTIONS, open_executor
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential
-from app.db import feedback, results, tables
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ExamSource, RunState, TaskState
 from app.projects import keys, secrets
@@ -20,6 +20,7 @@ from app.releases import store as releases
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewExamTask
 from app.skills import store as skills
+from app.tasks import feedback
 from tests.rows import new_skill, task_row, trajectory_of, turn_of
 
 MARK = "crown-jewels"

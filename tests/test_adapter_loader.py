@@ -16,7 +16,7 @@ from app.base import telemetry
 from app.base.errors import AdapterError, EngineError, EngineRefusalError
 from app.base.run_settings import RunSettings
 from app.base.values import Json, hosted
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
 from app.engine.client import HttpEngine
@@ -27,6 +27,7 @@ from app.releases import store as releases
 from app.releases.swap import AdapterLoader
 from app.runs import store as run_queue
 from app.runs import store as runs
+from app.tasks import queue
 from tests.engine_process import engine_process
 from tests.hosted_project import always, hosted_entry
 from tests.loader_setup import GREEDY, PROMPT, LoaderSetup, NamedAdapters
@@ -201,13 +202,13 @@ async def test_the_adapters_of_unfinished_tasks_are_kept_and_another_one_waits(s
         release = await setup.release(name, ReleaseState.ACTIVE)
         async with setup.sessions.begin() as session:
             task = await task_row(session, release.project_id)
-            await task_queue.claim(session, name, 30)
+            await queue.claim(session, name, 30)
         await setup.load(name)
     with pytest.raises(EngineError, match=r"all loaded adapters are in use.*--max-loras"):
         await setup.load("c")
     assert await setup.loaded() == ["a", "b"]
     async with setup.sessions.begin() as session:
-        await task_queue.finish(session, task.id, "b", task_queue.TaskOutcome(state=tables.TaskState.DONE))
+        await queue.finish(session, task.id, "b", queue.TaskOutcome(state=tables.TaskState.DONE))
     await setup.load("c")
     assert await setup.loaded() == ["a", "c"]
 

@@ -12,8 +12,9 @@ import yaml
 from sqlalchemy import event
 
 from app.apis import store as apis
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.event_loop import longest_stall
 from tests.processes import free_ports
@@ -86,7 +87,7 @@ async def test_changing_or_removing_a_document_creates_a_release_with_an_audit_e
     assert (await api.client.post("/v1/apis", json=body)).status_code == 201
     await api.submit()
     async with api.sessions.begin() as session:
-        assert await task_queue.claim(session, "runner", 30) is not None
+        assert await queue.claim(session, "runner", 30) is not None
     assert (await api.client.post("/v1/apis", json=body)).status_code == 201
     assert await _releases(api) == [(1, "active", None)], "the same document again"
     other = {**DOCUMENT, "paths": {"/inbox": DOCUMENT["paths"]["/mails"]}}  # type: ignore[index]
@@ -232,8 +233,8 @@ async def test_feedback_becomes_the_score_of_an_ended_task(api: ApiApp) -> None:
     body = {"task_id": str(task_id), "score": 0.25, "comment": "half of them"}
     assert (await api.client.post("/v1/feedback", json=body)).status_code == 409
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
+        await queue.claim(session, "runner", 30)
+        await queue.finish(session, task_id, "runner", queue.TaskOutcome(state=tables.TaskState.DONE))
 
     assert (await api.client.post("/v1/feedback", json=body)).status_code == 201
     assert (await api.client.get(f"/v1/tasks/{task_id}")).json()["score"] == 0.25
@@ -247,9 +248,9 @@ async def test_tasks_are_listed_whose_check_a_person_contradicts(api: ApiApp) ->
     for checked, given in outcomes.items():
         ids.append(await api.submit())
         async with api.sessions.begin() as session:
-            await task_queue.claim(session, "runner", 30)
-            ended = task_queue.TaskOutcome(state=tables.TaskState.DONE, score=checked)
-            await task_queue.finish(session, ids[-1], "runner", ended)
+            await queue.claim(session, "runner", 30)
+            ended = queue.TaskOutcome(state=tables.TaskState.DONE, score=checked)
+            await queue.finish(session, ids[-1], "runner", ended)
         if given is not None:
             body = {"task_id": str(ids[-1]), "score": given}
             assert (await api.client.post("/v1/feedback", json=body)).json()["author"] == "key test admin"

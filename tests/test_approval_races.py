@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import StopSignal
 from app.base.values import Stop
-from app.db import lease, tables, task_queue
+from app.db import lease, tables
 from app.db.tables import TaskState
-from app.runner import runner
-from app.runner.runner import Runner, RunnerOptions
+from app.tasks import queue, runner
+from app.tasks.runner import Runner, RunnerOptions
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.ledger_project import OPTIONS, until
 
@@ -92,7 +92,7 @@ async def test_the_runner_that_asked_executes_the_task_again_once_its_first_roll
             attempts.append(0)
             return
         async with demo.project.sessions.begin() as session:
-            await task_queue.finish(session, row.id, owner, task_queue.TaskOutcome(state=TaskState.DONE))
+            await queue.finish(session, row.id, owner, queue.TaskOutcome(state=TaskState.DONE))
 
     options = RunnerOptions(lease_seconds=60, poll_seconds=0.1)  # it is not the end of the lease that helps
     async with Runner(demo.project.sessions, execute, options) as runner:

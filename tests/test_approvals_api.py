@@ -8,9 +8,10 @@ import pytest
 
 from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRequest
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row
 
@@ -25,7 +26,7 @@ async def waiting(api: ApiApp, project: tables.Project, seconds: float = 60) -> 
     """A task of the project that waits for a call with a password."""
     async with api.sessions.begin() as session:
         await task_row(session, project.id)
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
         assert task is not None
         arguments = {"to": "iris", "password": "***"}
         wanted = ApprovalRequest(
@@ -105,7 +106,7 @@ async def test_a_decision_is_audited_and_wakes_a_runner(api: ApiApp) -> None:
     assert (entry["actor"], entry["action"]) == ("key test admin", "approval decided")
     assert (entry["detail"]["decision"], entry["detail"]["reason"]) == ("refused", "too much")
     async with api.sessions.begin() as session:
-        claimed = await task_queue.claim(session, "another", LEASE)
+        claimed = await queue.claim(session, "another", LEASE)
     assert claimed is not None
     assert claimed.id == row.task_id
 
@@ -121,11 +122,9 @@ async def test_the_end_of_a_task_leaves_no_digest_of_its_arguments(api: ApiApp) 
     await api.client.post(f"/v1/approvals/{row.id}", json={"decision": "approve"})
     async with api.sessions.begin() as session:
         assert (await approvals.get(session, row.id)).digest == "d"
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
         assert task is not None
-        await task_queue.finish(
-            session, task.id, "me", task_queue.TaskOutcome(state=tables.TaskState.FAILED, failure="no")
-        )
+        await queue.finish(session, task.id, "me", queue.TaskOutcome(state=tables.TaskState.FAILED, failure="no"))
     async with api.sessions() as session:
         assert (await approvals.get(session, row.id)).digest == ""
 

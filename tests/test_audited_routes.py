@@ -14,11 +14,12 @@ from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
 from app.apis.calls.network import open_client
 from app.base.values import Call, Stop
-from app.db import calls, tables, task_queue, turns
+from app.db import tables
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRequest
 from app.releases import store as releases
 from app.skills import store as skills
+from app.tasks import calls, queue, turns
 from tests.agent_skill_samples import folder
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
@@ -218,15 +219,15 @@ async def _tasks(walk: Walk) -> None:
     api = walk.api
     async with api.sessions.begin() as session:
         await task_row(session, api.demo.id)
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
         assert task is not None
         wanted = ApprovalRequest(seq=0, turn=0, api="ledger.add", arguments={}, digest="d", timeout_seconds=60)
         asked = await approvals.request(session, task, "me", wanted, ShownCall({}))
         assert asked is not None
     await walk("POST /v1/approvals/{approval_id:uuid}", {"decision": "refuse"}, approval_id=asked.id)
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "me", LEASE)
-        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=tables.TaskState.DONE))
+        await queue.claim(session, "me", LEASE)
+        await queue.finish(session, task.id, "me", queue.TaskOutcome(state=tables.TaskState.DONE))
     await walk("POST /v1/feedback", {"task_id": str(task.id), "score": 1})
     await walk("DELETE /v1/tasks/{task_id:uuid}", task_id=task.id)
     ended = await api.submit(principal="ann")
@@ -234,12 +235,12 @@ async def _tasks(walk: Walk) -> None:
     await walk("DELETE /v1/tasks", query={"principal": "ann"})
     async with api.sessions.begin() as session:
         doubtful = await task_row(session, api.demo.id)
-        await task_queue.claim(session, "me", LEASE)
+        await queue.claim(session, "me", LEASE)
         await turns.begin(session, doubtful.id, "me", 0, turn_of())
         lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={})
         await calls.begin(session, doubtful.id, "me", lost, repeatable=False)
-        ending = task_queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.IN_DOUBT)
-        await task_queue.finish(session, doubtful.id, "me", ending)
+        ending = queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.IN_DOUBT)
+        await queue.finish(session, doubtful.id, "me", ending)
     await walk("POST /v1/tasks/{task_id:uuid}/settle", {"arrived": False}, task_id=doubtful.id)
 
 

@@ -18,7 +18,7 @@ from app.base.errors import ConflictError, DatabaseError, InvalidError, StorageE
 from app.base.settings import Settings
 from app.base.values import hosted
 from app.db import migrate as table_copy
-from app.db import results, tasks
+from app.db import results
 from app.db.database import open_database
 from app.db.migrate import migrate
 from app.db.tables import Adapter, Dataset
@@ -36,6 +36,7 @@ from app.projects import store as projects
 from app.releases import store as releases
 from app.releases.adapter_store import AdapterStore
 from app.runs.datasets import digest_of
+from app.tasks import store as tasks
 from tests.rows import trajectory_of, turn_of
 from tests.small_disk import small_disk
 from tests.support import postgres

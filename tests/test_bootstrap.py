@@ -14,8 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 from transformers import AutoModelForCausalLM
 
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import choose_profile
+from app.agent.prompts import Compact, choose_profile
 from app.base.errors import EngineError, InvalidError
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer

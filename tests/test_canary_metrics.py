@@ -8,12 +8,13 @@ import pytest
 from sqlalchemy import func, select
 
 from app.base.values import BASE, Stop
-from app.db import feedback, queries
+from app.db import queries
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.releases import store as releases
 from app.releases import trials_store
 from app.releases.canary import CanaryAction, CanaryRules
+from app.tasks import feedback
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
 
 CHECKED: dict[str, Any] = {"check_code": "score = float(answer['total'] == 42)"}

@@ -7,13 +7,12 @@ import httpx
 import openai
 import pytest
 
-from app.agent.limits import RolloutLimits
-from app.api.chat_completions.chat_outcome import outcome_of
-from app.api.chat_completions.openai_errors import TaskEndError
+from app.agent.rollout import RolloutLimits
 from app.base.values import Stop
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
+from app.tasks.chat.completion import TaskEndError, outcome_of
 from tests.api_app import open_api_app
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.chats import ANSWER, HELLO, all_tasks, asked, connected, task_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.agent.prompt_compact import Compact
+from app.agent.prompts import Compact
 from app.base.errors import EngineError, EngineRefusalError
 from app.base.model_catalog import SEED_DIR
 from app.engine.hosted.client import OpenAiChatModel

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from app.agent.prompt_compact import Compact
+from app.agent.prompts import Compact
 from app.base.errors import InvalidError, ModelError
 from app.base.model_catalog import SEED_DIR
 from app.base.values import Trajectory

@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.agent.score import score
 from app.apis.calls.gateway import Gateway
 from app.base.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
+from app.tasks.verification import score
 from trainer.worlds.office.apps import AppSite
 from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 

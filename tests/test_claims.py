@@ -10,17 +10,18 @@ from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
 from app.base.errors import ConflictError
 from app.base.values import Call, Stop
-from app.db import calls, lease, tables, task_queue, turns
+from app.db import lease, tables
 from app.db.database import Sessions
 from app.db.lease import new_claim
 from app.db.tables import TaskState
 from app.projects.settings import ApprovalRequest
 from app.releases import trials_store
+from app.tasks import calls, queue, turns
 from tests.rows import LEASE, project_row, task_row, turn_of
 
 EXPIRED = -1.0
 CALL = Call(seq=0, turn=0, api="mail.send", arguments={})
-DONE = task_queue.TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED)
+DONE = queue.TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED)
 WANTED = ApprovalRequest(seq=0, turn=0, api="mail.send", arguments={}, digest="", timeout_seconds=60)
 
 Write = Callable[[AsyncSession, tables.Task, str], Awaitable[object]]
@@ -30,7 +31,7 @@ WRITES: dict[str, Write] = {
     "calls.begin": lambda session, task, claim: calls.begin(session, task.id, claim, CALL, repeatable=False),
     "suspend": lambda session, task, claim: lease.suspend(session, task.id, claim),
     "approval": lambda session, task, claim: approvals.request(session, task, claim, WANTED, ShownCall({})),
-    "mark_alone": lambda session, task, claim: task_queue.mark_alone(session, task.id, claim),
+    "mark_alone": lambda session, task, claim: queue.mark_alone(session, task.id, claim),
     "hold": lambda session, task, claim: lease.hold(session, task.id, claim),
     "hold_for": lambda session, task, claim: lease.hold_for(session, task.id, claim, 1),
 }
@@ -40,8 +41,8 @@ async def claimed_twice(session: AsyncSession) -> tuple[tables.Task, str, str]:
     """A task that one process claimed again after its lease had expired, with both claims."""
     first, second = new_claim("me"), new_claim("me")
     task = await task_row(session, (await project_row(session)).id)
-    assert await task_queue.claim(session, first, EXPIRED) is not None
-    again = await task_queue.claim(session, second, LEASE)
+    assert await queue.claim(session, first, EXPIRED) is not None
+    again = await queue.claim(session, second, LEASE)
     assert again is not None
     assert (again.id, again.owner, again.deaths) == (task.id, second, 0)
     return again, first, second
@@ -57,44 +58,44 @@ async def test_an_earlier_claim_of_the_same_process_can_write_nothing(session: A
 
 async def test_an_earlier_claim_can_neither_extend_nor_end_nor_hand_back_the_task(session: AsyncSession) -> None:
     task, first, second = await claimed_twice(session)
-    assert await task_queue.extend(session, {task.id: first}, LEASE) == {}
-    assert await task_queue.finish(session, task.id, first, DONE) is False
-    await task_queue.put_back(session, task.id, first)
-    assert await task_queue.extend(session, {task.id: second}, LEASE) == {task.id: False}
-    assert await task_queue.finish(session, task.id, second, DONE) is True
+    assert await queue.extend(session, {task.id: first}, LEASE) == {}
+    assert await queue.finish(session, task.id, first, DONE) is False
+    await queue.put_back(session, task.id, first)
+    assert await queue.extend(session, {task.id: second}, LEASE) == {task.id: False}
+    assert await queue.finish(session, task.id, second, DONE) is True
 
 
 async def test_a_process_hands_back_all_of_its_claims_and_no_other_process_does(session: AsyncSession) -> None:
     project = await project_row(session)
     ids = [(await task_row(session, project.id)).id for _ in range(3)]
     for process in ("me", "me", "meanwhile"):
-        await task_queue.claim(session, new_claim(process), LEASE)
-    assert set(await task_queue.hand_back(session, "me")) == set(ids[:2])
-    assert await task_queue.abandon(session, "meanwhile") == ids[2:]
+        await queue.claim(session, new_claim(process), LEASE)
+    assert set(await queue.hand_back(session, "me")) == set(ids[:2])
+    assert await queue.abandon(session, "meanwhile") == ids[2:]
 
 
 async def test_a_task_that_is_under_way_is_not_claimed_again_by_its_process(session: AsyncSession) -> None:
     task = await task_row(session, (await project_row(session)).id)
-    await task_queue.claim(session, new_claim("me"), EXPIRED)
-    assert await task_queue.claim(session, new_claim("me"), LEASE, ours=[task.id]) is None
-    assert await task_queue.claim(session, new_claim("another"), LEASE) is not None
+    await queue.claim(session, new_claim("me"), EXPIRED)
+    assert await queue.claim(session, new_claim("me"), LEASE, ours=[task.id]) is None
+    assert await queue.claim(session, new_claim("another"), LEASE) is not None
 
 
 async def test_a_call_that_begins_keeps_an_expired_task_for_its_process(committed: Sessions) -> None:
     claim = new_claim("me")
     async with committed.begin() as session:
         task = await task_row(session, (await project_row(session)).id)
-        await task_queue.claim(session, claim, EXPIRED)
+        await queue.claim(session, claim, EXPIRED)
         await calls.begin(session, task.id, claim, CALL, repeatable=False, seconds=30)
     async with committed.begin() as session:
-        assert await task_queue.claim(session, new_claim("another"), LEASE) is None
+        assert await queue.claim(session, new_claim("another"), LEASE) is None
         await session.execute(update(tables.Task).values(lease_until=None))
-        assert await task_queue.claim(session, new_claim("another"), LEASE) is not None
+        assert await queue.claim(session, new_claim("another"), LEASE) is not None
 
 
 async def test_a_shadow_that_was_claimed_again_is_not_finished_by_its_earlier_claim(session: AsyncSession) -> None:
     task = await task_row(session, (await project_row(session)).id)
-    claimed = await task_queue.claim(session, "me", LEASE)
+    claimed = await queue.claim(session, "me", LEASE)
     assert claimed is not None
     assert claimed.release_id is not None
     await trials_store.add(session, claimed.release_id, [task.id])

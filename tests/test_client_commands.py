@@ -14,7 +14,6 @@ from sqlalchemy import update
 from app.apis.approvals.commands import APPROVAL_STATES
 from app.base.files import noted_place, write_admin_key
 from app.cli import main
-from app.client.task_commands import TASK_STATES
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
@@ -24,6 +23,7 @@ from app.projects.keys import Scope
 from app.releases import store as releases
 from app.skills import store as skills
 from app.skills.commands import SKILL_STATES
+from app.tasks.commands import TASK_STATES
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.ledger import Ledger

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.credentials import store as credentials
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.releases import manifest
 from app.releases import store as releases
@@ -16,6 +16,7 @@ from app.releases.exams import store as exams
 from app.releases.exams.store import NewEvaluation
 from app.runs import datasets
 from app.skills import store as skills
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page
 from tests.rows import LEASE, new_skill, task_row
@@ -70,7 +71,7 @@ async def _release(session: AsyncSession, project_id: UUID) -> None:
     """Two releases that took the same exam, each with its version of a skill."""
     first = await releases.active(session, project_id)
     await task_row(session, project_id)
-    assert await task_queue.claim(session, "me", LEASE) is not None
+    assert await queue.claim(session, "me", LEASE) is not None
     await skills.add(session, project_id, new_skill("greet"))
     second = await releases.propose(session, project_id, "f00d")
     await releases.activate(session, second.id)

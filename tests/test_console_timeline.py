@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 
 from app.base.values import Call, CallResponse, Policy, Stop, Task, Trajectory, Turn
-from app.console.timeline import CheckBlock, EndBlock, NoteBlock, Timeline, TurnBlock
+from app.tasks.events import CheckBlock, EndBlock, NoteBlock, Timeline, TurnBlock
 from tests.scripted_engine import block
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)

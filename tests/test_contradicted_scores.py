@@ -6,8 +6,9 @@ from uuid import UUID
 import pytest
 
 from app.base.values import ScoreSource
-from app.db import feedback, results
+from app.db import results
 from app.db.database import Sessions
+from app.tasks import feedback
 from tests.api_app import ApiApp, open_api_app
 from tests.test_task_verifier import end_task
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.db import quotas
 from app.projects import store as projects
 from app.projects import usage
 from app.projects.settings import Limits
+from app.tasks import queue
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
 from tests.test_shadow import DONE, READ, ask, propose, served, shadowed
@@ -24,8 +24,8 @@ async def test_the_calls_of_a_check_count_for_the_day_even_if_it_breaks(project:
     assert await calls_of(project) == 1 + 2
     async with project.sessions() as session:
         row = await projects.by_id(session, project.id)
-        assert await quotas.exhausted(session, row, Limits(calls_per_day=3)) == "calls_per_day"
-        assert await quotas.exhausted(session, row, Limits(calls_per_day=4)) is None
+        assert await queue.exhausted(session, row, Limits(calls_per_day=3)) == "calls_per_day"
+        assert await queue.exhausted(session, row, Limits(calls_per_day=4)) is None
 
 
 async def test_the_calls_of_a_shadow_and_its_check_count_for_the_day(project: LedgerProject) -> None:

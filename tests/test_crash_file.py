@@ -4,13 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.runner.crash_file import CrashFile
+from app.tasks.runner import CrashFile
 from tests.support.every_row import every_row
 
 _PROCESS = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
-from app.runner.crash_file import CrashFile
+from app.tasks.runner import CrashFile
 
 async def main() -> None:
     async with CrashFile(Path(sys.argv[1]), "it", 0.5):

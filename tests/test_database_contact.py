@@ -1,6 +1,6 @@
 """When an expired lease proves that its owner is gone."""
 
-from app.runner.database_contact import DatabaseContact
+from app.tasks.journal import DatabaseContact
 
 LEASE = 30.0
 

@@ -9,9 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError
 from app.base.values import Call
-from app.db import calls, results, tables, task_queue, turns
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
+from app.tasks import calls, queue, turns
 from tests.rows import LEASE, claimed_task, trajectory_of, turn_of
 
 CALL = Call(seq=0, turn=0, api="mail.send", arguments={"to": "iris", "n": 1.0})
@@ -118,8 +119,8 @@ async def test_only_a_repeatable_call_without_a_result_may_begin_again(session: 
 
 async def test_a_runner_that_lost_its_task_can_begin_no_turn_and_no_call(session: AsyncSession) -> None:
     task = await claimed_task(session, "slow")
-    await task_queue.hand_back(session, "slow")
-    await task_queue.claim(session, "quick", LEASE)
+    await queue.hand_back(session, "slow")
+    await queue.claim(session, "quick", LEASE)
     with pytest.raises(ConflictError, match="no longer held by slow"):
         await turns.begin(session, task.id, "slow", 0, turn_of())
     with pytest.raises(ConflictError, match="no longer held by slow"):
@@ -136,7 +137,7 @@ async def test_the_end_of_a_task_deletes_its_own_journal_only(
     for task in (first, second):
         await turns.begin(session, task.id, "me", 0, turn_of())
         await calls.begin(session, task.id, "me", CALL, repeatable=False)
-    await task_queue.finish(session, first.id, "me", task_queue.TaskOutcome(state=TaskState.DONE))
+    await queue.finish(session, first.id, "me", queue.TaskOutcome(state=TaskState.DONE))
     assert (await turns.of_task(session, first.id), await calls.of_task(session, first.id)) == ([], [])
     assert len(await turns.of_task(session, second.id)) == len(await calls.of_task(session, second.id)) == 1
 

@@ -6,17 +6,18 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Stop, Use
-from app.db import feedback, tables, task_queue
+from app.db import tables
 from app.db.tables import TaskState
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.offers import SkillStats
+from app.tasks import feedback, queue
 from tests.rows import LEASE, new_skill, offer_of, project_row, task_row, trajectory_of, turn_of
 
 
 async def _skill(session: AsyncSession, project_id: UUID, name: str = "greet") -> tables.Skill:
     maker = await task_row(session, project_id, "greet iris")
-    await task_queue.claim(session, "me", LEASE)
+    await queue.claim(session, "me", LEASE)
     return await skills.add(session, project_id, new_skill(name, task_id=maker.id))
 
 
@@ -25,12 +26,12 @@ async def _using_task(
 ) -> tables.Task:
     """A finished task that was offered the skill and called it twice."""
     task = await task_row(session, skill.project_id, "greet omar")
-    await task_queue.claim(session, "me", LEASE)
+    await queue.claim(session, "me", LEASE)
     offer = offer_of(skill)
     await offers.record(session, task.id, [offer])
     use = Use(function=skill.name, inherited=True, calls=2, returned=returned)
     await offers.record_uses(session, trajectory_of(task, turn_of(uses=(use,)), offered=(offer,)))
-    await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=TaskState.DONE, stop=stop))
+    await queue.finish(session, task.id, "me", queue.TaskOutcome(state=TaskState.DONE, stop=stop))
     return task
 
 

@@ -10,15 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.base.values import Stop
-from app.db import feedback, results, tables, task_queue
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
-from app.db.task_queue import TaskOutcome
 from app.projects import keys
 from app.projects import store as projects
 from app.releases import store as releases
 from app.skills import offers
 from app.skills import store as skills
+from app.tasks import feedback, queue
+from app.tasks.queue import TaskOutcome
 from tests.rows import claimed_task, new_skill, offer_of, project_row, task_row, trajectory_of
 
 
@@ -64,7 +65,7 @@ async def test_deleting_a_project_deletes_everything_in_it(committed: Sessions) 
             assert await session.scalar(select(func.count()).select_from(table)) == 0, table.name
         with pytest.raises(NotFoundError):
             await projects.delete(session, task.project_id)
-        assert not await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
+        assert not await queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
 
 
 async def test_only_the_hash_of_a_key_is_stored(session: AsyncSession) -> None:
@@ -136,7 +137,7 @@ async def test_apis_are_listed_by_name_and_can_be_deleted(session: AsyncSession)
 
 async def test_the_latest_feedback_is_the_score(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
+    await queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
     await feedback.add(session, task.id, 1.0, "fine")
     await feedback.add(session, task.id, 0.25)
     await session.refresh(task)
@@ -149,7 +150,7 @@ async def test_the_latest_feedback_is_the_score(session: AsyncSession) -> None:
 
 async def test_feedback_replaces_the_score_of_a_check_which_is_kept(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, score=0.5))
+    await queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, score=0.5))
     await session.refresh(task)
     for score in (1.0, 0.25):
         await feedback.add(session, task.id, score, author="key ann")
@@ -160,7 +161,7 @@ async def test_feedback_replaces_the_score_of_a_check_which_is_kept(session: Asy
 
 async def test_feedback_without_a_check_overrules_nothing(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
+    await queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
     await session.refresh(task)
     await feedback.add(session, task.id, 1.0)
     await session.refresh(task)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import InvalidError, NotFoundError
 from app.base.run_settings import RunKind, RunSettings, read_settings
 from app.base.values import ScoreSource
-from app.db import results, tables, task_queue
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.queries import from_now
 from app.db.tables import ReleaseState, RunState, TaskState
@@ -21,6 +21,7 @@ from app.runs import schedule as schedules
 from app.runs import store as run_queue
 from app.runs import store as runs
 from app.runs.schedule import NewSchedule
+from app.tasks import queue
 from tests.rows import LEASE, project_row, task_row
 from trainer.worker.launcher import fire_schedules
 
@@ -31,9 +32,9 @@ DAILY = NewSchedule(every_hours=24, settings=SETTINGS)
 async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> None:
     for _ in range(count):
         await task_row(session, project_id)
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
         assert task is not None
-        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=TaskState.DONE, score=1.0))
+        await queue.finish(session, task.id, "me", queue.TaskOutcome(state=TaskState.DONE, score=1.0))
 
 
 async def judged_tasks(session: AsyncSession, project_id: UUID, count: int) -> list[UUID]:

@@ -9,11 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.base.values import Call, Stop
-from app.db import calls, results, task_queue, tasks, turns
+from app.db import results
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.db.task_queue import TaskOutcome
-from app.db.tasks import NewTask, TaskFilter
+from app.tasks import calls, queue, turns
+from app.tasks import store as tasks
+from app.tasks.queue import TaskOutcome
+from app.tasks.store import NewTask, TaskFilter
 from tests.rows import LEASE, project_row, task_row, turn_of
 
 KEYED = NewTask(instruction="say hello", idempotency_key="k", request_digest="d1")
@@ -47,7 +49,7 @@ async def test_a_batch_is_queued_in_order_also_if_part_of_it_existed(
     rows = await tasks.submit_all(session, batch)
     assert [row.instruction for row in rows] == [new.instruction for _, new in batch]
     assert rows[7].id == early.id
-    claims = [await task_queue.claim(session, "me", LEASE) for _ in range(10)]
+    claims = [await queue.claim(session, "me", LEASE) for _ in range(10)]
     assert [claimed.instruction for claimed in claims if claimed] == [
         "7",
         *(str(place) for place in range(10) if place != 7),
@@ -138,31 +140,31 @@ async def test_a_waiting_task_is_cancelled_at_once(session: AsyncSession) -> Non
     cancelled = await tasks.request_cancel(session, task.id)
     assert (cancelled.state, cancelled.stop) == (TaskState.CANCELLED, Stop.CANCELLED)
     assert cancelled.finished_at is not None
-    assert await task_queue.claim(session, "me", LEASE) is None
+    assert await queue.claim(session, "me", LEASE) is None
 
 
 async def test_a_running_task_is_only_flagged(session: AsyncSession) -> None:
     task = await task_row(session, (await project_row(session)).id)
-    await task_queue.claim(session, "me", LEASE)
+    await queue.claim(session, "me", LEASE)
     flagged = await tasks.request_cancel(session, task.id)
     assert (flagged.state, flagged.cancel_requested, flagged.finished_at) == (TaskState.RUNNING, True, None)
 
 
 async def test_a_task_whose_lease_has_expired_is_cancelled_at_once(session: AsyncSession) -> None:
     task = await task_row(session, (await project_row(session)).id)
-    await task_queue.claim(session, "me", 0)
+    await queue.claim(session, "me", 0)
     cancelled = await tasks.request_cancel(session, task.id)
     assert (cancelled.state, cancelled.stop) == (TaskState.CANCELLED, Stop.CANCELLED)
     assert (cancelled.owner, cancelled.lease_until) == (None, None)
-    assert await task_queue.extend(session, {task.id: "me"}, LEASE) == {}
-    assert not await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
+    assert await queue.extend(session, {task.id: "me"}, LEASE) == {}
+    assert not await queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
 
 
 async def test_a_task_that_is_cancelled_between_runners_keeps_no_secret_in_its_events(
     session: AsyncSession,
 ) -> None:
     task = await task_row(session, (await project_row(session)).id)
-    await task_queue.claim(session, "me", LEASE)
+    await queue.claim(session, "me", LEASE)
     text = "log_in(password='guessed-4711')\nlog_in(password='guessed-4712')"
     await turns.begin(session, task.id, "me", 0, turn_of(text), [results.NewEvent("turn", {"text": text})])
     for seq, guess in enumerate(("guessed-4711", "guessed-4712")):
@@ -171,7 +173,7 @@ async def test_a_task_that_is_cancelled_between_runners_keeps_no_secret_in_its_e
         )
         await calls.begin(session, task.id, "me", call, repeatable=False)
     await calls.end(session, task.id, call)
-    await task_queue.hand_back(session, "me")
+    await queue.hand_back(session, "me")
     await tasks.request_cancel(session, task.id)
     [event] = await results.after(session, task.id)
     assert event.data == {"text": "log_in(password='***')\nlog_in(password='***')"}
@@ -183,8 +185,8 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
     first = (await tasks.request_cancel(session, task.id)).finished_at
     assert (await tasks.request_cancel(session, task.id)).finished_at == first
     done = await task_row(session, project.id)
-    await task_queue.claim(session, "me", LEASE)
-    await task_queue.finish(session, done.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
+    await queue.claim(session, "me", LEASE)
+    await queue.finish(session, done.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
     with pytest.raises(ConflictError, match="is already done"):
         await tasks.request_cancel(session, done.id)
 
@@ -192,9 +194,9 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
 async def test_characters_that_postgresql_cannot_store_are_replaced(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id, "nul \x00 and half a pair \ud800")
-    await task_queue.claim(session, "me", LEASE)
+    await queue.claim(session, "me", LEASE)
     answer = {"a\x00": ["\udfff", float("nan"), 2**99]}
-    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, answer=answer))
+    await queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, answer=answer))
     found = await tasks.get(session, task.id)
     assert found.instruction == "nul \ufffd and half a pair \ufffd"
     assert found.answer == {"a\ufffd": ["\ufffd", None, 2**99]}

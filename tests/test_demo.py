@@ -11,12 +11,12 @@ import uvicorn
 from app.apis import store as apis
 from app.apis.documents.protocols import parse_document
 from app.base.errors import ApiDocumentError
-from app.db import task_queue
 from app.db.database import Sessions
 from app.machine.up import PROJECT, first_task, register_demo
 from app.projects import store as projects
 from app.releases import manifest, manifest_store, tools
 from app.releases import store as releases
+from app.tasks import queue
 from tests.rows import LEASE, task_row
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.services import create_demo_apis
@@ -58,7 +58,7 @@ async def test_registering_again_does_not_undo_a_roll_back(
         await apis.put(session, project.id, "mail", source="upload", document={"old": True}, digest="old")
         await manifest.update_tools(session, serving, ["mail"], "key me")
         await task_row(session, project.id)
-        assert await task_queue.claim(session, "me", LEASE) is not None
+        assert await queue.claim(session, "me", LEASE) is not None
     await register_demo(database_url, services)
     async with committed.begin() as session:
         assert (await releases.active(session, project.id)).number == 2

@@ -8,8 +8,7 @@ from structlog.testing import capture_logs
 from app.base.settings import Settings
 from app.db.database import Sessions
 from app.db.disk_space import DiskSpace
-from app.runner.disk_watch import DiskWatch
-from app.runner.runner import RunnerOptions
+from app.tasks.runner import DiskWatch, RunnerOptions
 from tests.ledger_policies import Stuck
 from tests.ledger_project import LedgerProject, until
 from tests.small_filesystem import fill, small_filesystem

@@ -10,10 +10,11 @@ from uuid import UUID
 import pytest
 
 from app.base.values import Call, Json, ScoreSource, Stop
-from app.db import calls, results, tasks, turns
+from app.db import results
 from app.db.database import Sessions
 from app.db.tables import RetentionKind
-from app.tasks import retention
+from app.tasks import calls, retention, turns
+from app.tasks import store as tasks
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page
 from tests.http_server import served

@@ -12,12 +12,13 @@ from app.base.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
 from app.base.errors import InvalidError, SettingError
 from app.base.settings import Settings
 from app.base.values import Call
-from app.db import calls, tables, turns
+from app.db import tables
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate
 from app.projects import secrets, webhooks
 from app.projects import store as projects
+from app.tasks import calls, turns
 from tests.rows import claimed_task, turn_of
 from tests.test_secrets_stay_secret import dump
 from tests.webhook_receiver import SECRET

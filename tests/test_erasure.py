@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 
 from app.base.errors import ConflictError
 from app.base.run_settings import RunKind, RunSettings
-from app.db import feedback, queries, results, tables
+from app.db import queries, results, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState, TaskState
 from app.projects import audit
@@ -19,7 +19,7 @@ from app.runs import store as runs
 from app.runs.experience import window
 from app.skills import evidence, offers
 from app.skills import store as skills
-from app.tasks import retention
+from app.tasks import feedback, retention
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.lock_waits import waits_for_a_lock

@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import select, update
 
 from app.base.values import CountedTokens, Stop, Turn, hosted
-from app.db import results, tables, task_queue, tasks, turns
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState, TaskState
 from app.releases import store as releases
 from app.skills import store as skills
+from app.tasks import queue, turns
+from app.tasks import store as tasks
 from tests.api_app import ApiApp, open_api_app
 from tests.hosted_project import hosted_entry, hosted_runner
 from tests.ledger_project import LedgerProject
@@ -178,10 +180,10 @@ async def test_another_runner_still_only_lets_it_read(project: LedgerProject) ->
     task_id = await expert_task(project)
     turn = Turn(context_ids=(), sampled_ids=(), logprobs=(), text=CAUTIOUS, counted=CountedTokens(generated=4))
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "dead", 60)
+        row = await queue.claim(session, "dead", 60)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
-        await task_queue.abandon(session, "dead")
+        await queue.abandon(session, "dead")
     async with hosted_runner(project, ScriptedChatModel(DONE)):
         ended = await project.ended(task_id)
     assert (ended.state, ended.turns, project.ledger.entries) == (TaskState.FAILED, 1, [])

@@ -10,17 +10,18 @@ import pytest
 from sqlalchemy import update
 
 from app.base.run_settings import RunKind, RunSettings
-from app.db import results, tables, tasks
+from app.db import results, tables
 from app.db.tables import Exploration, TaskState
 from app.projects.settings import ProjectSettings, stored
-from app.runner.execute import TaskExecutor
-from app.runner.exploration import is_chosen
-from app.runner.runner import Runner
-from app.runner.shadow import ShadowRunner
 from app.runs import schedule as schedules
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.selection import is_withheld
+from app.tasks import store as tasks
+from app.tasks.context import is_chosen
+from app.tasks.execution import TaskExecutor
+from app.tasks.runner import Runner
+from app.tasks.shadows import ShadowRunner
 from tests.ledger_policies import DONE
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block

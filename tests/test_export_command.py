@@ -11,18 +11,18 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_full import Full
+from app.agent.prompts import Compact, Full
 from app.apis.catalog import Catalog, with_builtins
 from app.apis.documents.protocols import parse_document
 from app.apis.listing import listed_apps
 from app.apis.presentation import Presentation, present
 from app.base.values import Json, Offer, Stop, Task, Turn
 from app.client.server import SageClient
-from app.db import results, tables, tasks
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.runs.chat_lines import ChatRecord
+from app.tasks import store as tasks
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of

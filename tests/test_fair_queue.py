@@ -9,11 +9,13 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Json
-from app.db import tables, task_queue, tasks
+from app.db import tables
 from app.db.database import Sessions, autocommit
 from app.projects import store as projects
 from app.projects import usage
 from app.projects.settings import Limits
+from app.tasks import queue
+from app.tasks import store as tasks
 from tests.rows import LEASE, project_row, task_row
 
 _FIVE_THOUSAND = """
@@ -32,8 +34,8 @@ async def project_with(session: AsyncSession, count: int, settings: Mapping[str,
     return project.id
 
 
-async def claim(session: AsyncSession, limits: Limits = task_queue.NO_LIMITS) -> tables.Task:
-    task = await task_queue.claim(session, "me", LEASE, limits)
+async def claim(session: AsyncSession, limits: Limits = queue.NO_LIMITS) -> tables.Task:
+    task = await queue.claim(session, "me", LEASE, limits)
     assert task is not None
     return task
 
@@ -45,7 +47,7 @@ async def served(sessions: Sessions, runners: int, claims: int) -> Counter[UUID]
         mine = []
         for _ in range(claims // runners):
             async with autocommit(sessions) as session:
-                task = await task_queue.claim(session, owner, LEASE)
+                task = await queue.claim(session, owner, LEASE)
             mine += [task.project_id] if task else []
         return mine
 
@@ -131,18 +133,18 @@ async def test_the_servers_limit_holds_for_projects_without_one_of_their_own(ses
     await project_with(session, 3)
     limits = Limits(running_tasks=1)
     task = await claim(session, limits)
-    assert await task_queue.claim(session, "me", LEASE, limits) is None
-    outcome = task_queue.TaskOutcome(state=tables.TaskState.DONE)
-    assert await task_queue.finish(session, task.id, "me", outcome)
+    assert await queue.claim(session, "me", LEASE, limits) is None
+    outcome = queue.TaskOutcome(state=tables.TaskState.DONE)
+    assert await queue.finish(session, task.id, "me", outcome)
     assert await claim(session, limits)
 
 
 async def test_tasks_of_a_project_over_its_daily_tokens_wait(session: AsyncSession) -> None:
     project_id = await project_with(session, 2, {"limits": {"tokens_per_day": 100}})
     task = await claim(session)
-    outcome = task_queue.TaskOutcome(state=tables.TaskState.DONE, generated_tokens=100)
-    await task_queue.finish(session, task.id, "me", outcome)
-    assert await task_queue.claim(session, "me", LEASE) is None
+    outcome = queue.TaskOutcome(state=tables.TaskState.DONE, generated_tokens=100)
+    await queue.finish(session, task.id, "me", outcome)
+    assert await queue.claim(session, "me", LEASE) is None
     await session.execute(text("UPDATE project_usage SET day = day - 1"))
     assert (await claim(session)).project_id == project_id
 
@@ -151,7 +153,7 @@ async def test_an_interrupted_task_goes_first_and_counts_once(session: AsyncSess
     first = await project_with(session, 3, {"limits": {"running_tasks": 1}})
     interrupted = await claim(session)
     await project_with(session, 3)
-    await task_queue.hand_back(session, "me")
+    await queue.hand_back(session, "me")
     turn = await session.scalar(text("SELECT turn FROM project_turns WHERE project_id = :id"), {"id": first})
     assert (await claim(session)).id == interrupted.id
     assert turn == await session.scalar(
@@ -179,8 +181,8 @@ async def test_usage_is_counted_when_tasks_end_however_they_end(session: AsyncSe
     project_id = await project_with(session, 3)
     for state, tokens in ((tables.TaskState.DONE, 30), (tables.TaskState.FAILED, 0)):
         task = await claim(session)
-        outcome = task_queue.TaskOutcome(state=state, turns=2, generated_tokens=tokens, calls=4)
-        await task_queue.finish(session, task.id, "me", outcome)
+        outcome = queue.TaskOutcome(state=state, turns=2, generated_tokens=tokens, calls=4)
+        await queue.finish(session, task.id, "me", outcome)
     [waiting] = (await tasks.page(session, tasks.TaskFilter(state=tables.TaskState.ACCEPTED))).items
     await tasks.request_cancel(session, waiting.id)
     [today] = await usage.of_days(session, project_id, 30)
@@ -194,7 +196,7 @@ async def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(session
         await session.execute(text(_FIVE_THOUSAND), {"project": project_id})
     await session.execute(text("ANALYZE tasks"))
     connection = await session.connection()
-    statement = task_queue._claiming(LEASE, task_queue.NO_LIMITS, True, 0)
+    statement = queue._claiming(LEASE, queue.NO_LIMITS, True, 0)
     compiled = statement.compile(dialect=connection.dialect)
     given = compiled.params | {"new_owner": "me/1", "new_process": "me", "ours": [], "held_off": []}
     explained = await connection.exec_driver_sql(f"EXPLAIN {compiled}", given)

@@ -8,9 +8,10 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.projects import keys
+from app.tasks import queue
 from app.web.pages import csrf_token
 from tests.api_app import ApiApp, asgi_client, open_api_app, problem
 
@@ -28,9 +29,9 @@ async def task_id(api: ApiApp) -> UUID:
     """A task that ended after two turns."""
     submitted = await api.submit()
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        outcome = task_queue.TaskOutcome(state=tables.TaskState.DONE, turns=2)
-        await task_queue.finish(session, submitted, "runner", outcome)
+        await queue.claim(session, "runner", 30)
+        outcome = queue.TaskOutcome(state=tables.TaskState.DONE, turns=2)
+        await queue.finish(session, submitted, "runner", outcome)
     return submitted
 
 

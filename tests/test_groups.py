@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent
 from app.base.errors import InvalidError, WorldError
 from app.base.model_catalog import SEED_DIR
 from app.base.run_settings import RunKind, RunSettings, read_settings

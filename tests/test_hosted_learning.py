@@ -10,9 +10,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_full import Full
-from app.agent.prompt_profiles import PROFILES, hosted_prompt
+from app.agent.prompts import PROFILES, Compact, Full, hosted_prompt
 from app.apis import store as apis
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.base.values import hosted
-from app.db import task_queue
 from app.db.database import Sessions
 from app.db.tables import Task, TaskState
 from app.projects import usage
 from app.releases import store as releases
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page
 from tests.hosted_project import hosted_entry
@@ -24,11 +24,11 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 
 async def ended_task(api: ApiApp, cost: float | None) -> Task:
     await api.submit()
-    outcome = task_queue.TaskOutcome(state=TaskState.DONE, turns=1, prompt_tokens=1200, cost=cost)
+    outcome = queue.TaskOutcome(state=TaskState.DONE, turns=1, prompt_tokens=1200, cost=cost)
     async with api.sessions.begin() as session:
-        task = await task_queue.claim(session, "me", 30)
+        task = await queue.claim(session, "me", 30)
         assert task is not None
-        assert await task_queue.finish(session, task.id, "me", outcome)
+        assert await queue.finish(session, task.id, "me", outcome)
     return task
 
 

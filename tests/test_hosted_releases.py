@@ -10,15 +10,16 @@ import pytest
 from sqlalchemy import func, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.prompt_profiles import hosted_prompt
+from app.agent.prompts import hosted_prompt
 from app.base.errors import ConflictError, EngineRefusalError
 from app.base.values import BASE, Probe, hosted
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.releases import hosted_models, trials_store
 from app.releases import store as releases
 from app.releases.promotion import Promoter
 from app.releases.swap import SwapReport
+from app.tasks import queue
 from tests.api_app import PROMPT, ApiApp, open_api_app, problem
 from tests.hosted_project import hosted_entry
 from tests.http_server import served
@@ -105,7 +106,7 @@ async def test_a_hosted_model_serves_a_share_of_the_tasks_as_a_canary(api: ApiAp
     assert api.loads.models == [hosted(entry.id)]
     await api.submit()
     async with api.sessions.begin() as session:
-        task = await task_queue.claim(session, "me", 30)
+        task = await queue.claim(session, "me", 30)
         assert task is not None
         assert str(task.release_id) == release
         assert await releases.local_projects(session) == [api.demo.id], "its other tasks need the model servers"
@@ -255,7 +256,7 @@ async def test_a_model_on_which_tasks_run_or_wait_is_not_removed(api: ApiApp) ->
     await activate(api, release)
     task = (await api.client.post("/v1/tasks", json={"instruction": "hello"})).json()["id"]
     async with api.sessions.begin() as session:
-        claimed = await task_queue.claim(session, "host:1 a", 60)
+        claimed = await queue.claim(session, "host:1 a", 60)
         assert claimed is not None
         assert (str(claimed.id), str(claimed.release_id)) == (task, release)
         await activate(api, await _first(api))

@@ -8,11 +8,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_full import Full
-from app.agent.prompt_profiles import PROFILES, prompt_hash
-from app.agent.rollout_loop import Agent, ResumeState, hosted_agent, run_rollout
+from app.agent.prompts import PROFILES, Compact, Full, prompt_hash
+from app.agent.rollout import Agent, ResumeState, RolloutLimits, hosted_agent, run_rollout
 from app.base.errors import EngineError
 from app.base.settings import Settings
 from app.base.values import CountedTokens, Policy, Stop, Trajectory, Turn, hosted

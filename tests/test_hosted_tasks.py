@@ -12,12 +12,10 @@ import msgspec
 import pytest
 from sqlalchemy import update
 
-from app.agent.prompt_profiles import hosted_prompt
-from app.api.trajectories import view
+from app.agent.prompts import hosted_prompt
 from app.base.errors import EngineError, EngineRefusalError
 from app.base.values import CountedTokens, Stop, Trajectory, Turn, hosted
-from app.console.timeline import fold
-from app.db import results, tables, task_queue, tasks, turns
+from app.db import results, tables
 from app.db.tables import TaskState
 from app.engine.protocol import ChatAnswer
 from app.engine.tokenizer import Message
@@ -26,9 +24,12 @@ from app.projects import usage
 from app.releases import hosted_models, trials_store
 from app.releases import store as releases
 from app.releases.hosted_models import HostedModels
-from app.runner.runner import Runner
-from app.runner.shadow import ShadowRunner
-from app.runner.shadow_candidates import request_shadows
+from app.tasks import queue, turns
+from app.tasks import store as tasks
+from app.tasks.events import fold
+from app.tasks.runner import Runner
+from app.tasks.shadows import ShadowRunner, request_shadows
+from app.tasks.views import view
 from tests.hosted_project import hosted_entry, hosted_executor, hosted_runner, serve_hosted
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
@@ -144,10 +145,10 @@ async def test_a_turn_whose_runner_died_is_executed_and_not_sampled_again(projec
     task_id = await project.submit(use_skills=False)
     turn = Turn(context_ids=(), sampled_ids=(), logprobs=(), text=WRITE, counted=CountedTokens(generated=4))
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "dead", 60)
+        row = await queue.claim(session, "dead", 60)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
-        await task_queue.abandon(session, "dead")
+        await queue.abandon(session, "dead")
     model = ScriptedChatModel(DONE)
     async with hosted_runner(project, model):
         row = await project.ended(task_id)

@@ -11,8 +11,8 @@ from app.base.judge import Judge, Judgement, ask_judge, load_judge
 from app.base.values import Stop, Trajectory
 from app.db import tables
 from app.db.tables import TaskState
-from app.runner.runner import Runner
 from app.skills import store as skills
+from app.tasks.runner import Runner
 from tests.ledger_policies import writing
 from tests.ledger_project import OPTIONS, LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine, block

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.base.values import ScoreSource
-from app.db import feedback, results
+from app.db import results
 from app.db.database import Sessions
 from app.db.tables import TaskState
+from app.tasks import feedback
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import task_row
 from tests.webhook_messages import end_task

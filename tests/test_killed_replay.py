@@ -4,8 +4,8 @@ import os
 import signal
 
 from app.base.values import Stop, Turn
-from app.db import task_queue, turns
 from app.db.tables import TaskState
+from app.tasks import queue, turns
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.processes import cpu_seconds_of, descendants
 from tests.scripted_engine import END, ScriptedEngine, block
@@ -19,10 +19,10 @@ async def test_a_session_that_is_killed_while_a_turn_is_run_again_is_no_doubt(pr
     opening = tuple(project.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(SLOW), outcome="ok")
     async with project.sessions.begin() as session:
-        assert await task_queue.claim(session, "left", 30) is not None
+        assert await queue.claim(session, "left", 30) is not None
         await turns.begin(session, task_id, "left", 0, turn)
         await turns.end(session, task_id, "left", 0, turn)
-        await task_queue.hand_back(session, "left")
+        await queue.hand_back(session, "left")
     before = descendants(os.getpid())
     engine = ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task(answer=1)"))
     async with project.runner(engine, OPTIONS):

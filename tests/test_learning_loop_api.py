@@ -7,9 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.apis.documents.reader import DocumentReader
 from app.base.settings import Settings
 from app.db.database import Sessions
@@ -18,13 +17,13 @@ from app.processes.api import create_app
 from app.projects import keys
 from app.releases.adapter_store import AdapterDirectory
 from app.releases.promotion import Promoter
-from app.runner.execute import TaskExecutor
-from app.runner.runner import Runner, RunnerOptions
 from app.runs.broker import worker_notifier
 from app.runs.datasets import DatasetStore
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
 from app.skills.search import query_ngram
+from app.tasks.execution import TaskExecutor
+from app.tasks.runner import Runner, RunnerOptions
 from app.web.routes import Dependencies
 from tests.api_app import BASE_ALONE, BUSY, asgi_client, running
 from tests.ledger import Ledger

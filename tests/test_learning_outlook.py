@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.run_settings import RunKind, RunSettings
 from app.base.values import ScoreSource, hosted
-from app.db import tables, tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import Exploration
 from app.projects import store as projects
 from app.runs import schedule
 from app.runs.schedule import Outlook, Serving
+from app.tasks import store as tasks
 from tests.support.every_row import every_row
 
 PERSON, JUDGE = ScoreSource.PERSON, ScoreSource.JUDGE

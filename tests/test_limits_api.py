@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import update
 
 from app.base.errors import LimitError
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app, problem
 
 
@@ -32,12 +33,12 @@ async def post(api: ApiApp, **headers: str) -> httpx.Response:
 
 async def finish(api: ApiApp, turns: int = 0, generated_tokens: int = 0, calls: int = 0, cost: float = 0) -> UUID:
     async with api.sessions.begin() as session:
-        task = await task_queue.claim(session, "me", 30)
+        task = await queue.claim(session, "me", 30)
         assert task is not None
-        outcome = task_queue.TaskOutcome(
+        outcome = queue.TaskOutcome(
             state=tables.TaskState.DONE, turns=turns, generated_tokens=generated_tokens, calls=calls, cost=cost
         )
-        assert await task_queue.finish(session, task.id, "me", outcome)
+        assert await queue.finish(session, task.id, "me", outcome)
         return task.id
 
 
@@ -112,7 +113,7 @@ async def test_a_project_that_used_up_its_day_is_refused_and_its_tasks_wait(
     refused(await post(api), name, 100)
     assert (await api.client.get(f"/v1/tasks/{waiting}")).json()["waits_for"] == name
     async with api.sessions.begin() as session:
-        assert await task_queue.claim(session, "me", 30) is None
+        assert await queue.claim(session, "me", 30) is None
     await limit(api, **{name: 101})
     assert (await api.client.get(f"/v1/tasks/{waiting}")).json()["waits_for"] is None
     assert await finish(api) == waiting

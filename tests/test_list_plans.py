@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import failed_calls
 from app.apis.approvals import store as approvals
 from app.base.values import Stop
-from app.db import tasks
 from app.db.database import Database, open_database
 from app.db.tables import ApprovalState, DeliveryState, RunState, SkillState, TaskState
 from app.projects import audit, statistics, webhooks
@@ -24,6 +23,7 @@ from app.runs import experience
 from app.runs import store as runs
 from app.skills import store as skills
 from app.skills import value
+from app.tasks import store as tasks
 from tests.support import postgres
 from tests.support.every_row import every_row
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from app.agent.prompt_full import Full
+from app.agent.prompts import Full
 from app.apis.catalog import COMPLETE_TASK, SUPERVISOR, Catalog, with_builtins
 from app.apis.documents.protocols import parse_document
 from app.apis.listing import ListedApp

@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.projects import audit
 from app.releases import manifest, manifest_store, tools
 from app.releases import store as releases
 from app.releases.tools import ApiDocument
+from app.tasks import queue
 from tests.release_steps import activate
 from tests.rows import LEASE, project_row, task_row
 
@@ -36,7 +37,7 @@ async def remove(session: AsyncSession, project_id: UUID, name: str) -> tables.R
 
 async def begin_task(session: AsyncSession, project_id: UUID) -> tables.Task:
     await task_row(session, project_id)
-    claimed = await task_queue.claim(session, "me", LEASE)
+    claimed = await queue.claim(session, "me", LEASE)
     assert claimed is not None
     return claimed
 
@@ -169,7 +170,7 @@ async def test_a_task_claimed_while_tools_change_is_pinned_to_what_it_will_see(c
 
     async def claim() -> tables.Task | None:
         async with committed.begin() as session:
-            return await task_queue.claim(session, "me", LEASE)
+            return await queue.claim(session, "me", LEASE)
 
     async with committed.begin() as session:
         await put(session, project.id, "mail")

@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy.exc import OperationalError
 
 from app.base.log import configure_logging
-from app.runner.shadow import ShadowRunner
+from app.tasks.shadows import ShadowRunner
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine
 from tests.test_shadow import DONE, READ, ask, propose, served

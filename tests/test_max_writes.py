@@ -14,9 +14,9 @@ from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError
 from app.apis.approvals.store import ApprovalExpiry
 from app.base.errors import HostError
 from app.base.values import Call, CallResponse, Json, Stop
-from app.db import feedback
 from app.db.tables import TaskState
 from app.projects.settings import ApprovalRules
+from app.tasks import feedback
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page
 from tests.echo_service import Echo, EchoSetup

@@ -17,7 +17,7 @@ from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewExamTask
-from app.runner.runner import Runner
+from app.tasks.runner import Runner
 from tests.examined import examined
 from tests.ledger_project import OPTIONS, LedgerProject
 from tests.notebook_server import Notebook

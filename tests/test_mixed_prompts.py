@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import Profile
+from app.agent.prompts import Compact, Profile
 from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.db import results, runners
@@ -22,8 +21,8 @@ from app.engine.protocol import Engine
 from app.engine.tokenizer import Message
 from app.releases import store as releases
 from app.releases.manifest import update_prompt
-from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks.runner import Runner
 from tests.gated_run import GatedRun, lazy
 from tests.ledger_policies import DONE, word_of
 from tests.ledger_project import OPTIONS, LedgerProject, until

@@ -1,6 +1,6 @@
 """The error of a name that is not defined says what there is instead."""
 
-from app.agent.prompt_profiles import PROFILES
+from app.agent.prompts import PROFILES
 from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, RunStop, SessionLimits

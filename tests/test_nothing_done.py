@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.base.values import Stop
 from app.db.tables import TaskState
 from app.releases.exams import store as exams

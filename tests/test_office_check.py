@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from app.agent.action import extract_code
-from app.agent.prompt_compact import Compact
-from app.agent.score import score
+from app.agent.prompts import Compact
 from app.apis.calls.gateway import Gateway
 from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
+from app.tasks.verification import score
 from tests.office_instructions import asked_by
 from trainer.worlds.office.apps import PEOPLE
 from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld

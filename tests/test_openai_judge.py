@@ -19,10 +19,11 @@ from app.base.judge import GroupJudge, load_judge
 from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.base.values import ScoreSource, Trajectory
-from app.db import feedback, judgements, results, tables
+from app.db import results, tables
 from app.db.database import Sessions
 from app.projects import store as projects
 from app.releases import store as releases
+from app.tasks import feedback, verification
 from tests.listening_app import listening_app
 from tests.read_served import read
 from tests.rows import project_row, turn_of
@@ -126,7 +127,7 @@ async def test_what_a_person_scored_is_judged_beside_it_to_compare(
     async with JudgeServer(by_output).listening() as url:
         [task] = await judge(shop, sessions, setting(url))
     assert (task.score, task.score_source, task.overruled_score) == (0.0, "person", 1.0)
-    [(name, found)] = (await judgements.agreements(shop.session, shop.project.id)).items()
+    [(name, found)] = (await verification.agreements(shop.session, shop.project.id)).items()
     assert (name, found.tasks, found.agreeing) == (task.judged_by, 1, 0)
 
 
@@ -146,7 +147,7 @@ async def test_another_judge_scores_what_the_former_one_scored(
     assert len(server.requests) == asked, "no task is judged twice"
     assert (alone.score, alone.score_source, alone.overruled_score) == (1.0, "judge", None)
     assert (overruled.score, overruled.score_source, overruled.overruled_score) == (0.0, "person", 1.0)
-    found = await judgements.agreements(shop.session, shop.project.id)
+    found = await verification.agreements(shop.session, shop.project.id)
     assert {alone.judged_by, overruled.judged_by} == {*found} == {load_judge(setting(url)).name()}  # type: ignore[union-attr]
 
 
@@ -267,7 +268,7 @@ async def test_a_judge_that_always_says_yes_is_not_trusted(shop: ServedProject) 
         row = await shop.task(None)
         await results.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="kind")
         await feedback.add(shop.session, row.id, float(number > 2))
-    found = (await judgements.agreements(shop.session, shop.project.id))["kind"]
+    found = (await verification.agreements(shop.session, shop.project.id))["kind"]
     assert (found.low > 0.9, found.kappa, found.suffices(0.8)) == (True, 0.0, False)
 
 

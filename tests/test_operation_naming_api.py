@@ -8,12 +8,13 @@ import httpx
 import pytest
 
 from app.apis import store as apis
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.releases import store as releases
 from app.releases import tools
 from app.releases.tools import Catalogs
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row
 
@@ -84,7 +85,7 @@ async def test_other_names_make_a_release_that_rolls_back(api: ApiApp) -> None:
     await put(api, naming="operation_id")
     async with api.sessions.begin() as session:
         await task_row(session, api.demo.id)
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
     assert task is not None
     await put(api, naming="readable")
     async with api.sessions() as session:

@@ -10,11 +10,12 @@ import pytest
 from app.apis import store as apis
 from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.projects.settings import ApprovalRules
 from app.releases import store as releases
 from app.releases.tools import Catalogs, api_documents
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, task_row
 
@@ -159,7 +160,7 @@ async def test_what_is_set_for_an_operation_that_is_gone_is_listed_and_can_be_un
 async def test_a_change_makes_a_release_that_rolls_back_and_an_entry_of_the_audit_log(api: ApiApp) -> None:
     async with api.sessions.begin() as session:
         await task_row(session, api.demo.id)
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
     assert task is not None
     await change(api, "list_mails", name="mails")
     assert list((await served(api, task.release_id)).operations) == ["list_mails", "send_mail", "post_search"]

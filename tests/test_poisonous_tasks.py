@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy import select
 
 from app.base.values import Stop
-from app.db import runners, tables, tasks
+from app.db import runners, tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.machine.supervise import ChildProcess, Supervisor
 from app.projects import store as projects
+from app.tasks import store as tasks
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.processes import alive, descendants, gone

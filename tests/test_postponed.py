@@ -9,11 +9,11 @@ import pytest
 from app.base.errors import AdapterError, AppError, EngineError, SandboxError
 from app.db import results, tables
 from app.db.tables import ReleaseState, TaskState
-from app.runner import task_journal
-from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation
 from app.sandbox.session import ForkedSession
+from app.tasks import journal
+from app.tasks.runner import Runner, RunnerOptions
 from tests.ledger_policies import writing
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
@@ -140,7 +140,7 @@ async def test_a_sandbox_that_breaks_in_a_turn_repeats_no_call_of_it(
         return observation
 
     monkeypatch.setattr(ForkedSession, "run", breaking)
-    monkeypatch.setattr(task_journal, "_BATCH_SECONDS", 60)
+    monkeypatch.setattr(journal, "_BATCH_SECONDS", 60)
     answers = block("print(apis.ledger.list_entries())"), block("apis.supervisor.complete_task()")
     async with project.runner(ScriptedEngine(project.tokenizer, *answers), OPTIONS):
         row = await project.ended(await project.submit())

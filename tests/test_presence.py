@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from app.base.processes import pid_space
-from app.db import runners, tables, task_queue
+from app.db import runners, tables
 from app.engine.dispatch import Occupancy
-from app.runner.presence import RunnerPresence
-from app.runner.process_limits import MemoryWatch
-from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks import queue
+from app.tasks.runner import MemoryWatch, Runner, RunnerOptions, RunnerPresence
 from tests.ledger_policies import Stuck
 from tests.ledger_project import LedgerProject, until
 from tests.rows import runner_report
@@ -76,7 +75,7 @@ async def test_only_the_tasks_of_a_process_that_is_known_to_be_gone_are_freed(
         for owner, pid, space in (("dead", ended.pid, where), ("alive", 1, where), ("elsewhere", ended.pid, "x")):
             await runners.report(session, runner_report(owner, pid=pid, pid_space=space))
             tasks[owner] = await project.submit()
-            assert await task_queue.claim(session, owner, 600) is not None
+            assert await queue.claim(session, owner, 600) is not None
 
     async with present(project, bare_sandbox):
 

@@ -12,13 +12,13 @@ import pytest
 from app.base.errors import SettingError
 from app.base.loop import UNRESPONSIVE
 from app.base.settings import Settings
-from app.runner.process_limits import MemoryWatch, limit_memory, resident_bytes
+from app.tasks.runner import MemoryWatch, limit_memory, resident_bytes
 from tests.ledger_project import until
 from tests.support.every_row import every_row
 
 _WATCHED = """
 import asyncio, re, threading, time
-from app.runner.process_limits import Watchdog
+from app.tasks.runner import Watchdog
 async def main():
     async with Watchdog(2):
         await asyncio.sleep(1.5)
@@ -29,7 +29,7 @@ asyncio.run(main())
 """
 _LIMITED = """
 import os
-from app.runner.process_limits import limit_memory
+from app.tasks.runner import limit_memory
 from app.base.settings import Settings
 limit_memory(Settings(runner_memory_mb=600))
 kept = bytearray(100 << 20)
@@ -42,7 +42,7 @@ except MemoryError:
 
 _BUSY = """
 import asyncio, sys, time
-from app.runner.process_limits import Watchdog
+from app.tasks.runner import Watchdog
 async def main():
     async with Watchdog(1):
         for seconds in (0.1, {seconds}):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.prompt_profiles import PROFILES
+from app.agent.prompts import PROFILES
 from app.base.errors import InvalidError
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox

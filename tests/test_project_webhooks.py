@@ -10,11 +10,12 @@ from sqlalchemy import select
 
 from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import store as projects
 from app.projects.settings import ApprovalRequest
+from app.tasks import queue
 from app.web.manual import DIRECTORY
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, task_row
@@ -32,7 +33,7 @@ async def test_a_wanted_approval_is_told_together_with_the_suspension(api: ApiAp
     await set_webhook(api, "http://127.0.0.1:9/")
     async with api.sessions.begin() as session:
         await task_row(session, api.demo.id)
-        task = await task_queue.claim(session, "me", LEASE)
+        task = await queue.claim(session, "me", LEASE)
         assert task is not None
         wanted = ApprovalRequest(
             seq=0, turn=0, api="mail.send", arguments={"to": "iris"}, digest="d", timeout_seconds=60
@@ -73,8 +74,8 @@ async def test_an_event_that_is_rolled_back_sends_nothing(api: ApiApp) -> None:
     await set_webhook(api, "http://127.0.0.1:9/")
     async with api.sessions() as session:
         task = await task_row(session, api.demo.id)
-        await task_queue.claim(session, "me", LEASE)
-        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=TaskState.DONE))
+        await queue.claim(session, "me", LEASE)
+        await queue.finish(session, task.id, "me", queue.TaskOutcome(state=TaskState.DONE))
         await session.rollback()
     assert await deliveries(api) == []
 

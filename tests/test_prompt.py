@@ -5,8 +5,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from app.agent.observation import RESTARTED
-from app.agent.prompt_profiles import PROFILES, choose_profile
+from app.agent.prompts import PROFILES, RESTARTED, choose_profile
 from app.apis.listing import ListedApp
 from app.base.errors import SettingError
 from app.base.values import Offer, Task

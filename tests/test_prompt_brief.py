@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from app.agent.prompt_profiles import PROFILES
+from app.agent.prompts import PROFILES
 from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import Message

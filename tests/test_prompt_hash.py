@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import PROFILES, prompt_hash, prompt_text
+from app.agent.prompts import PROFILES, Compact, prompt_hash, prompt_text
 from app.apis.listing import ListedApp
 from app.base.values import Offer, Task
 from app.engine.tokenizer import ChatTokenizer, Message

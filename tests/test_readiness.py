@@ -19,10 +19,8 @@ from app.engine.dispatch import Occupancy
 from app.machine import routes as machine
 from app.machine.health import hosted_failures, readiness_checks
 from app.releases import store as releases
-from app.runner.presence import RunnerPresence
-from app.runner.process_limits import MemoryWatch
-from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks.runner import MemoryWatch, Runner, RunnerPresence
 from app.web.server import Shutdown
 from tests.api_app import ApiApp, open_api_app
 from tests.hosted_project import hosted_entry

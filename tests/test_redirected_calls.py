@@ -13,7 +13,7 @@ import pytest
 from litestar import Response, post
 from litestar.params import Body
 
-from app.agent.rollout_loop import ResumeState
+from app.agent.rollout import ResumeState
 from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.http_call import HttpCaller, WireRequest
@@ -24,9 +24,9 @@ from app.base.errors import HostError
 from app.base.judge import load_judge
 from app.base.values import Json, Stop
 from app.projects.settings import ApprovalDecision, ApprovalRules
-from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills import store as skills
+from app.tasks.runner import Runner
 from tests.document_parts import openapi
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import OPTIONS, LedgerProject

@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from app.agent.prompt_full import Full
+from app.agent.prompts import Full
 from app.base.errors import EngineError, InvalidError
 from app.base.model_catalog import SEED_DIR
 from app.base.values import Policy, Stop, Task, Trajectory, Turn

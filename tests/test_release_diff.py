@@ -11,7 +11,6 @@ from app.apis import store as apis
 from app.apis.documents.protocols import parse_document
 from app.apis.presentation import AppView, OperationTraits
 from app.base.run_settings import RunSettings
-from app.db import task_queue
 from app.db.database import Sessions
 from app.db.tables import Release
 from app.releases import manifest, manifest_store
@@ -20,6 +19,7 @@ from app.releases.manifest import compare
 from app.releases.manifest_store import SkillName
 from app.runs import store as runs
 from app.skills import store as skills
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, new_skill, task_row
 
@@ -93,7 +93,7 @@ class Project:
 
     async def begin_task(self, session: AsyncSession) -> None:
         await task_row(session, self._project)
-        assert await task_queue.claim(session, "me", LEASE) is not None
+        assert await queue.claim(session, "me", LEASE) is not None
 
     async def diff(self, one: UUID, other: UUID) -> Any:
         answer = await self._edge.client.get(f"/v1/releases/{one}/diff/{other}")

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from app.agent.prompt_profiles import prompt_hash
+from app.agent.prompts import prompt_hash
 from app.base.values import Trajectory
 from app.db import results, tables
 from app.db.tables import ReleaseState, TaskState

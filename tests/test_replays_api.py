@@ -10,8 +10,8 @@ import pytest
 from app.db import tables
 from app.db.database import Sessions
 from app.releases import store as releases
-from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks.shadows import ShadowRunner
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger, until

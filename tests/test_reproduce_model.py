@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.base.errors import InvalidError, ModelMemoryError
 from app.base.model_catalog import SEED
 from tests.tiny_model import make_model_dir

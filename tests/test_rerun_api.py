@@ -6,10 +6,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import tables, task_queue, tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.releases import store as releases
 from app.skills import repairs
+from app.tasks import queue
+from app.tasks import store as tasks
 from tests.api_app import ApiApp, open_api_app, problem
 
 SENT = {
@@ -69,7 +71,7 @@ async def test_the_release_that_is_asked_for_serves_it_and_no_canary_counts_it(a
     pinned = await rerun(api, first, release=1)
     async with api.sessions.begin() as session:
         claimed: dict[str, tables.Task] = {}
-        while row := await task_queue.claim(session, f"owner-{len(claimed)}", 30):
+        while row := await queue.claim(session, f"owner-{len(claimed)}", 30):
             claimed[str(row.id)] = row
     assert claimed[str(first)].release_id == newer.id
     served = (await api.client.get(f"/v1/tasks/{pinned['id']}")).json()["release"]

@@ -15,17 +15,17 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.agent.limits import RolloutLimits
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import RolloutLimits, StopSignal
 from app.base.errors import ConflictError
 from app.base.values import Call, Offer, Stop, Turn, Use
-from app.db import calls, results, tables, task_queue, tasks, turns
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES, TaskState
 from app.projects import store as projects
-from app.runner.sent_marks import SentMarks
-from app.runner.task_journal import TaskJournal
 from app.sandbox.protocol import SessionLimits
+from app.tasks import calls, queue, turns
+from app.tasks import store as tasks
+from app.tasks.journal import SentMarks, TaskJournal
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.rows import turn_of
@@ -146,7 +146,7 @@ async def test_code_that_catches_the_in_doubt_error_still_makes_no_call(project:
 async def test_a_runner_that_lost_its_task_cannot_write_to_the_journal(project: LedgerProject) -> None:
     await project.submit()
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "me", 30)
+        row = await queue.claim(session, "me", 30)
     assert row is not None
     journal = TaskJournal(project.sessions, row, "someone else", StopSignal())
     turn = Turn(context_ids=(1,), sampled_ids=(), logprobs=(), text="hm")
@@ -164,12 +164,12 @@ async def died_in_a_call(project: LedgerProject, code: str, call: Call, **task: 
     opening = tuple(project.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "dead", 60)
+        row = await queue.claim(session, "dead", 60)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
         repeatable = call.api == "ledger.list_entries"
         await calls.begin(session, row.id, "dead", call, repeatable=repeatable)
-        await task_queue.abandon(session, "dead")
+        await queue.abandon(session, "dead")
     return task_id
 
 
@@ -314,6 +314,6 @@ async def _send(journal: TaskJournal, call: Call) -> None:
 async def _journal(project: LedgerProject, marks: SentMarks | None = None) -> tuple[TaskJournal, tables.Task]:
     await project.submit()
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "me", 30)
+        row = await queue.claim(session, "me", 30)
     assert row is not None
     return TaskJournal(project.sessions, row, "me", StopSignal(), marks), row

@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 
 from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json, ScoreSource, Stop
-from app.db import results, tables, tasks
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.projects import store as projects
@@ -21,6 +21,7 @@ from app.releases import store as learning
 from app.releases import store as releases
 from app.runs import store as runs
 from app.tasks import retention
+from app.tasks import store as tasks
 from app.tasks.retention import RetentionLoop
 from tests.ledger_project import until
 from tests.lock_waits import waits_for_a_lock

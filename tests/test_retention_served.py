@@ -6,11 +6,12 @@ from pathlib import Path
 import httpx
 from sqlalchemy import func, select, update
 
-from app.db import tables, tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import keys
 from app.projects import store as projects
+from app.tasks import store as tasks
 from tests.ledger_project import until
 from tests.processes import free_ports
 from tests.test_asgi import environment, sage_process, until_up

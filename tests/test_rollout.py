@@ -8,12 +8,16 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from app.agent.hooks import RolloutHooks
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import PROFILES, Profile
-from app.agent.rollout_loop import Agent, ResumeState, run_rollout
-from app.agent.stop_signal import StopSignal, SuspendedError
+from app.agent.prompts import PROFILES, Compact, Profile
+from app.agent.rollout import (
+    Agent,
+    ResumeState,
+    RolloutHooks,
+    RolloutLimits,
+    StopSignal,
+    SuspendedError,
+    run_rollout,
+)
 from app.base.errors import EngineError
 from app.base.values import Offer, Policy, Stop, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox

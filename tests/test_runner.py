@@ -4,15 +4,16 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from app.agent.limits import RolloutLimits
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import RolloutLimits, StopSignal
 from app.base.values import Stop
-from app.db import lease, results, tables, task_queue, tasks
+from app.db import lease, results, tables
 from app.db.tables import TaskState
-from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import SessionLimits
 from app.skills import offers
 from app.skills import store as skills
+from app.tasks import queue
+from app.tasks import store as tasks
+from app.tasks.runner import Runner, RunnerOptions
 from tests.ledger_policies import Stuck, writing
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import ScriptedEngine, block
@@ -102,9 +103,9 @@ async def test_a_task_that_was_to_be_cancelled_when_it_is_claimed_begins_so(proj
 
     task_id = await project.submit()
     async with project.sessions.begin() as session:
-        await task_queue.claim(session, "dead", 30)
+        await queue.claim(session, "dead", 30)
         assert (await tasks.request_cancel(session, task_id)).state == TaskState.RUNNING
-        await task_queue.abandon(session, "dead")
+        await queue.abandon(session, "dead")
     async with Runner(project.sessions, execute, OPTIONS):
         await until(lambda: bool(begun))
     assert begun[0]
@@ -131,7 +132,7 @@ async def test_the_lease_of_a_running_task_is_renewed(project: LedgerProject) ->
         assert first is not None
         await until(lambda: datetime.now(UTC) > first)
         async with project.sessions.begin() as session:
-            assert await task_queue.claim(session, "another", 1) is None
+            assert await queue.claim(session, "another", 1) is None
         assert (await project.row(task_id)).attempt == 1
 
 

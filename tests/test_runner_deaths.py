@@ -7,14 +7,16 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import StopSignal
 from app.base.values import Call, Stop
-from app.db import calls, results, tables, task_queue, tasks, turns
+from app.db import results, tables
 from app.db.tables import TaskState
 from app.releases import store as releases
 from app.releases import trials_store
-from app.runner.database_contact import DatabaseContact
-from app.runner.runner import Runner, RunnerOptions
+from app.tasks import calls, queue, turns
+from app.tasks import store as tasks
+from app.tasks.journal import DatabaseContact
+from app.tasks.runner import Runner, RunnerOptions
 from tests.ledger_policies import Gated, Stuck, writing
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.rows import turn_of
@@ -51,18 +53,18 @@ async def test_a_task_that_killed_two_runners_fails_and_keeps_what_is_recorded(
 ) -> None:
     task_id, lost = await project.submit(), Call(seq=0, turn=1, api="ledger.add_entry", arguments={"text": "x"})
     async with project.sessions.begin() as session:
-        await task_queue.claim(session, "first", 30)
+        await queue.claim(session, "first", 30)
         await turns.begin(session, task_id, "first", 0, turn_of("one"))
         await turns.end(session, task_id, "first", 0, turn_of("one"))
         await turns.begin(session, task_id, "first", 1, turn_of("two"))
         await calls.begin(session, task_id, "first", lost, repeatable=False)
-        await task_queue.abandon(session, "first")
-        await task_queue.claim(session, "second", 30)
-        await task_queue.mark_alone(session, task_id, "second")
-        await task_queue.abandon(session, "second")
-        await task_queue.claim(session, "third", 30)
-        await task_queue.mark_alone(session, task_id, "third")
-        await task_queue.abandon(session, "third")
+        await queue.abandon(session, "first")
+        await queue.claim(session, "second", 30)
+        await queue.mark_alone(session, task_id, "second")
+        await queue.abandon(session, "second")
+        await queue.claim(session, "third", 30)
+        await queue.mark_alone(session, task_id, "third")
+        await queue.abandon(session, "third")
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing), OPTIONS):
         row = await project.ended(task_id)
     assert (row.state, row.stop, row.turns, row.calls) == (TaskState.FAILED, Stop.CRASHED, 2, 1)
@@ -125,7 +127,7 @@ async def test_a_runner_that_stalled_withdraws_the_death_that_was_counted(
         async with project.sessions.begin() as session:  # in one transaction, so that no renewal comes between
             await session.merge(tables.Task(id=task_id, lease_until=datetime(2020, 1, 1, tzinfo=UTC)))
             await session.flush()
-            claimed = await task_queue.claim(session, "another", 600)
+            claimed = await queue.claim(session, "another", 600)
         assert claimed is not None
         assert (claimed.deaths, claimed.lone_deaths) == (1 + suspected, int(suspected))
         if noticed == "writing":
@@ -192,7 +194,7 @@ async def test_a_task_that_was_dropped_is_resumed_soon_and_no_death_is_counted(p
 async def test_leases_that_expired_during_an_outage_are_left_to_their_owners(project: LedgerProject) -> None:
     task_id = await project.submit()
     async with project.sessions.begin() as session:
-        await task_queue.claim(session, "another", -1)
+        await queue.claim(session, "another", -1)
     options, now = RunnerOptions(lease_seconds=600, poll_seconds=0.05), 0.0
     runner = project.runner(ScriptedEngine(project.tokenizer, script=writing), options)
     contact = runner._contact = DatabaseContact(600, clock=lambda: now)

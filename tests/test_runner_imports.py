@@ -11,10 +11,10 @@ from app.apis import store as apis
 from app.apis.calls.network import open_client
 from app.apis.mcp.connection import McpServers
 from app.apis.mcp.listing import fetch_listing
-from app.db import tasks
 from app.db.database import Sessions
 from app.db.tables import Project
 from app.projects import store as projects
+from app.tasks import store as tasks
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
 from tests.notebook_server import Notebook
@@ -26,7 +26,7 @@ from tests.test_asgi import environment
 RUNNER = """
 import sys
 from app.processes import runner as standalone_runner
-from app.runner.execute import TaskExecutor
+from app.tasks.execution import TaskExecutor
 
 execute = TaskExecutor.execute
 

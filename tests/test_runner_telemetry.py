@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.apis import store as apis
 from app.base.judge import Judge
 from app.base.values import Trajectory
-from app.db import tasks
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES
 from app.projects import store as projects
+from app.tasks import store as tasks
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan

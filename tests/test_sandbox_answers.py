@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.base.values import Stop
 from app.db.database import Sessions
 from app.db.tables import TaskState

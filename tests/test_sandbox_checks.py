@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from app.agent.limits import RolloutLimits
-from app.agent.score import score
+from app.agent.rollout import RolloutLimits
 from app.base.errors import InvalidError
 from app.base.values import Json, Stop
 from app.db.tables import TaskState
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from app.skills import store as skills
+from app.tasks.verification import score
 from tests.ledger import Ledger
 from tests.ledger_policies import SKILL
 from tests.ledger_project import LedgerProject

@@ -23,8 +23,8 @@ from app.apis.mcp.listing import fetch_listing
 from app.base.errors import NoConnectionError, SandboxError, ShortageError
 from app.base.processes import shortage_of
 from app.db.tables import TaskState
-from app.runner.runner import RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks.runner import RunnerOptions
 from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.notebook_server import Notebook
 from tests.scripted_engine import Answer, ScriptedEngine, block

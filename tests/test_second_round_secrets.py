@@ -10,10 +10,10 @@ import msgspec
 
 from app.base.secrets import SecretValues
 from app.base.values import Call, Json, Use
-from app.runner.mask_trajectory import masked
 from app.skills.checks import static_access
 from app.skills.extract import Draft, extract
 from app.skills.keeping import without_secrets
+from app.tasks.masking import masked
 from tests.support.every_row import every_row
 from tests.written_functions import CATALOG, ran, rollout
 

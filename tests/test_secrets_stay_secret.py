@@ -13,11 +13,12 @@ from sqlalchemy import select, update
 from app.base.encryption import key_id_of
 from app.base.errors import StorageError
 from app.base.values import Stop, Turn
-from app.db import results, tables, task_queue, turns
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks import queue, turns
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until
@@ -213,10 +214,10 @@ async def test_a_task_that_fails_leaves_no_secret_that_was_known_too_late(
 async def test_a_task_that_is_given_up_shows_no_password_of_its_variables(project: LedgerProject) -> None:
     task_id = await project.submit("look into the vault", variables={"password": PASSWORD})
     async with project.sessions.begin() as session:
-        assert await task_queue.claim(session, "dead", 60)
+        assert await queue.claim(session, "dead", 60)
         turn = Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.5,), text=f"print('{PASSWORD}')")
         await turns.begin(session, task_id, "dead", 0, turn)
-        await task_queue.mark_alone(session, task_id, "dead")
+        await queue.mark_alone(session, task_id, "dead")
         await session.execute(update(tables.Task).values(lone_deaths=2, owner=None, lease_until=None))
     async with project.runner(ScriptedEngine(project.tokenizer)):
         assert (await project.ended(task_id)).stop == Stop.CRASHED

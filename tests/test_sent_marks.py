@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from app.runner import sent_marks
-from app.runner.sent_marks import SentMarks
+from app.tasks import journal
+from app.tasks.journal import SentMarks
 
 TASK = UUID(int=7)
 
@@ -41,7 +41,7 @@ def test_marks_of_an_earlier_boot_and_torn_ones_count_for_nothing(
         assert marks.unsent(TASK) is None
     marks.begin(TASK, 0, b"sealed")
     (tmp_path / "boot").write_text("another")
-    monkeypatch.setattr(sent_marks, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(journal, "_BOOT", tmp_path / "boot")
     assert opened(tmp_path / "sent").unsent(TASK) is None
 
 
@@ -54,5 +54,5 @@ def test_without_room_for_marks_nothing_is_known(tmp_path: Path, monkeypatch: py
     assert marks.unsent(TASK) is None
     with pytest.raises(OSError, match="directory"):
         marks.sent(TASK)
-    monkeypatch.setattr(sent_marks, "_BOOT", tmp_path / "none")
+    monkeypatch.setattr(journal, "_BOOT", tmp_path / "none")
     assert SentMarks.open(tmp_path / "sent") is None

@@ -9,14 +9,14 @@ from sqlalchemy import select, text
 
 from app.base.errors import ConflictError, EngineError, EngineRefusalError
 from app.base.values import Stop
-from app.db import feedback, results, tables
+from app.db import results, tables
 from app.projects import store as projects
 from app.releases import store as releases
 from app.releases import trials_store
 from app.releases.trials_store import ShadowOutcome
-from app.runner.shadow import ShadowRunner
-from app.runner.shadow_candidates import request_shadows
 from app.skills import offers
+from app.tasks import feedback
+from app.tasks.shadows import ShadowRunner, request_shadows
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from tests.single_connection import single_connection

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.prompt_profiles import PROFILES
+from app.agent.prompts import PROFILES
 from app.base.values import Trajectory
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox

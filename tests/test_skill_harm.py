@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
 from app.base.values import ScoreSource
-from app.db import feedback, tables
+from app.db import tables
 from app.db.tables import SkillState
 from app.skills import admission, moves, offers
 from app.skills import evidence as skill_evidence
@@ -14,6 +14,7 @@ from app.skills import store as skills
 from app.skills.admission import admit, is_harmful
 from app.skills.evidence import Outcomes
 from app.skills.value import compared_tasks
+from app.tasks import feedback
 from tests.rows import offer_of, project_row
 from tests.skill_project import SkillProject
 

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError
-from app.db import feedback
 from app.db.tables import SkillState
 from app.projects import audit
 from app.skills import admission, moves
+from app.tasks import feedback
 from tests.rows import project_row
 from tests.skill_project import WIDE, SkillProject
 

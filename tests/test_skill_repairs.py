@@ -11,9 +11,9 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.tables import SkillState
-from app.runner.repair_loop import SkillRepairs
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills import store as skills
+from app.tasks.repair import SkillRepairs
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until

@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import feedback
 from app.db.tables import ReleaseState, SkillState
 from app.releases import store as releases
 from app.skills import admission, evidence, moves
 from app.skills import store as skills
+from app.tasks import feedback
 from tests.rows import project_row
 from tests.skill_project import NARROW, WIDE, SkillProject
 

@@ -6,11 +6,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.base.values import Policy, Stop, Task, Trajectory, Turn, Use
-from app.db import tables, task_queue
+from app.db import tables
 from app.db.database import Sessions
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.admission import admit
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import offer_of
 
@@ -51,19 +52,19 @@ async def use(api: ApiApp, task_id: UUID, skill: tables.Skill, *, calls: int, re
         offered=(offer,),
     )
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
+        await queue.claim(session, "runner", 30)
         await offers.record(session, task_id, [offer])
         await offers.record_uses(session, record)
-        ended = task_queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
-        assert await task_queue.finish(session, task_id, "runner", ended)
+        ended = queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
+        assert await queue.finish(session, task_id, "runner", ended)
 
 
 async def test_a_skill_shows_the_task_that_wrote_it_and_the_tasks_that_used_it(api: ApiApp) -> None:
     maker = await api.submit("archive my mails from iris")
     skill = await add(api, "archive", task_id=maker)
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
+        await queue.claim(session, "runner", 30)
+        await queue.finish(session, maker, "runner", queue.TaskOutcome(state=tables.TaskState.DONE))
     user = await api.submit("archive my mails from omar")
     await use(api, user, skill, calls=2, returned=1)
 
@@ -231,8 +232,8 @@ async def test_feedback_on_the_task_that_wrote_a_skill_takes_it_back(api: ApiApp
     maker = await api.submit("archive my mails from iris")
     skill = await add(api, "archive", task_id=maker)
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
+        await queue.claim(session, "runner", 30)
+        await queue.finish(session, maker, "runner", queue.TaskOutcome(state=tables.TaskState.DONE))
     given = await api.client.post("/v1/feedback", json={"task_id": str(maker), "score": 0.1})
     assert given.status_code == 201
     shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()

@@ -13,10 +13,12 @@ import pytest
 from sqlalchemy import func, select
 
 from app.base.values import Stop
-from app.db import calls, results, tables, task_queue, tasks
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import TASK_END_STATES, TaskState
 from app.projects import store as projects
+from app.tasks import calls, queue
+from app.tasks import store as tasks
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 
@@ -141,13 +143,13 @@ async def test_a_runner_that_wakes_up_without_its_claim_tells_the_next_one_what_
         await until(lambda: is_stopped(stalled), 120)
         await until(lambda: lease_expired(committed, task_id))
         async with committed.begin() as session:
-            assert await task_queue.claim(session, "next/1", 60) is not None
+            assert await queue.claim(session, "next/1", 60) is not None
             [begun] = await calls.of_task(session, task_id)
         assert begun.call is None
         stalled.send_signal(signal.SIGCONT)
         await until(lambda: _without_calls(committed, task_id))
         async with committed.begin() as session:
-            await task_queue.put_back(session, task_id, "next/1")
+            await queue.put_back(session, task_id, "next/1")
         row = await ended(committed, task_id)
     assert row.stop == Stop.COMPLETED
     assert written(ledger) == Counter(first=WRITES)

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_full import Full
-from app.agent.prompt_profiles import Profile
-from app.agent.rollout_loop import Agent, run_rollout
+from app.agent.prompts import Compact, Full, Profile
+from app.agent.rollout import Agent, RolloutLimits, run_rollout
 from app.base.values import Policy, Trajectory
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer

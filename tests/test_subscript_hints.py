@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from app.agent.prompt_profiles import PROFILES
+from app.agent.prompts import PROFILES
 from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation, RunStop, SessionLimits

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.apis.catalog import Catalog
 from app.base.untrusted import compiled, is_analysable, parse, syntax_tree
 from app.base.values import Stop, Use

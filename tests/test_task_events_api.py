@@ -16,9 +16,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Policy, Stop, Task, Trajectory, Turn
-from app.db import results, tables, task_queue
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
+from app.tasks import queue
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.ledger_project import until
@@ -40,9 +41,9 @@ async def append_events(api: ApiApp, task_id: UUID, *kinds: str) -> None:
 
 async def finish(api: ApiApp, task_id: UUID) -> None:
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
+        await queue.claim(session, "runner", 30)
         await results.append(session, task_id, "done", {"state": "done"})
-        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
+        await queue.finish(session, task_id, "runner", queue.TaskOutcome(state=tables.TaskState.DONE))
 
 
 async def test_the_events_of_an_ended_task_are_sent_in_order_and_the_stream_ends(api: ApiApp) -> None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import StopSignal
 from app.base.errors import EngineRefusalError
-from app.db import task_queue
 from app.db.tables import TaskState
+from app.tasks import queue
 from tests.ledger_policies import SKILL, writing
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
@@ -65,7 +65,7 @@ async def test_a_task_without_a_connection_is_left_to_be_resumed(
         executor = replace(project.executor(engine), sessions=database.sessions)
         task_id = await project.submit()
         async with project.sessions.begin() as session:
-            task = await task_queue.claim(session, "me", 30)
+            task = await queue.claim(session, "me", 30)
         assert task is not None
         async with database.starved():
             with pytest.raises(NoConnectionError):

@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from app.base.values import Stop, in_words, what_to_do
-from app.db import feedback, task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import statistics
 from app.projects.statistics import TimeBucket
+from app.tasks import feedback, queue
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page
@@ -49,8 +49,8 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 async def ended(api: ApiApp, instruction: str = "do it", scenario: str | None = None, **outcome: Any) -> UUID:
     task_id = await api.submit(instruction, scenario=scenario)
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        assert await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(**outcome))
+        await queue.claim(session, "runner", 30)
+        assert await queue.finish(session, task_id, "runner", queue.TaskOutcome(**outcome))
     return task_id
 
 

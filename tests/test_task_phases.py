@@ -8,8 +8,9 @@ import pytest
 
 from app.base.telemetry import Phase, PhaseClock, phase, phase_seconds, running, span, timed
 from app.base.values import Trajectory
-from app.db import results, task_queue
+from app.db import results
 from app.engine.protocol import Completion
+from app.tasks import queue
 from tests.ledger_policies import DONE
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
@@ -65,10 +66,10 @@ async def _measured(project: LedgerProject, slow: Phase) -> tuple[float, dict[st
 async def test_a_resumed_task_shows_the_time_of_its_earlier_attempt(project: LedgerProject) -> None:
     task_id = await project.submit()
     async with project.sessions.begin() as session:
-        await task_queue.claim(session, "another", 600)
+        await queue.claim(session, "another", 600)
     await asyncio.sleep(1.1)
     async with project.sessions.begin() as session:
-        await task_queue.hand_back(session, "another")
+        await queue.hand_back(session, "another")
     async with project.runner(ScriptedEngine(project.tokenizer, block(DONE), block(DONE))):
         await project.ended(task_id)
     phases = (await trajectory_of(project, task_id)).phases

@@ -13,11 +13,13 @@ from sqlalchemy import select
 
 from app.apis.calls.network import open_client
 from app.base.values import ScoreSource
-from app.db import feedback, results, tables, task_queue, tasks
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.results import measures
 from app.db.tables import TaskState
-from app.runner.verifier_sender import VerifierOptions, VerifierSender
+from app.tasks import feedback, queue
+from app.tasks import store as tasks
+from app.tasks.verification import VerifierOptions, VerifierSender
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.listening_app import listening_app
@@ -62,9 +64,9 @@ async def end_task(api: ApiApp, *, check: str | None = None, state: TaskState = 
     async with api.sessions.begin() as session:
         new = tasks.NewTask(instruction="pay the rent", scenario="rent", check_code=check)
         task = await tasks.submit(session, api.demo.id, new)
-        assert await task_queue.claim(session, "me", LEASE) is not None
-        outcome = task_queue.TaskOutcome(state=state, answer=7, score=0.25 if check else None)
-        await task_queue.finish(session, task.id, "me", outcome)
+        assert await queue.claim(session, "me", LEASE) is not None
+        outcome = queue.TaskOutcome(state=state, answer=7, score=0.25 if check else None)
+        await queue.finish(session, task.id, "me", outcome)
         turn = msgspec.structs.replace(turn_of("apis.bank.pay()"), observation="paid ***")
         turn = msgspec.structs.replace(turn, text="hm " * 9_000 + turn.text)
         record = trajectory_of(task, turn)

@@ -7,10 +7,12 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from app.api.submission import Submission
-from app.db import tables, task_queue, tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import Exploration
+from app.tasks import queue
+from app.tasks import store as tasks
+from app.tasks.submission import Submission
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.support.every_row import every_row
 
@@ -218,16 +220,16 @@ async def test_a_queued_task_is_cancelled_immediately_and_an_ended_one_cannot_be
 
     other = await api.submit()
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        done = task_queue.TaskOutcome(state=tables.TaskState.DONE)
-        assert await task_queue.finish(session, other, "runner", done)
+        await queue.claim(session, "runner", 30)
+        done = queue.TaskOutcome(state=tables.TaskState.DONE)
+        assert await queue.finish(session, other, "runner", done)
     assert (await api.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
 
 
 async def test_cancelling_a_running_task_only_requests_it(api: ApiApp) -> None:
     task_id = await api.submit()
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
+        await queue.claim(session, "runner", 30)
     shown = (await api.client.post(f"/v1/tasks/{task_id}/cancel")).json()
     assert (shown["state"], shown["cancel_requested"]) == ("running", True)
     assert shown["release"] == {"number": 1, "model": "base"}
@@ -239,13 +241,13 @@ async def test_cancelling_a_running_task_only_requests_it(api: ApiApp) -> None:
 async def test_cancelling_a_running_task_that_no_runner_has_ends_it_at_once(api: ApiApp) -> None:
     task_id = await api.submit()
     async with api.sessions.begin() as session:
-        await task_queue.claim(session, "runner", 30)
-        await task_queue.hand_back(session, "runner")
+        await queue.claim(session, "runner", 30)
+        await queue.hand_back(session, "runner")
     cancelled = (await api.client.post(f"/v1/tasks/{task_id}/cancel")).json()
     assert (cancelled["state"], cancelled["stop_reason"]) == ("cancelled", "cancelled")
     assert (await api.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1
     async with api.sessions.begin() as session:
-        assert await task_queue.claim(session, "another", 30) is None
+        assert await queue.claim(session, "another", 30) is None
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from app.base.errors import AdapterError, GgufError, HostError, InvalidError, pu
 from app.base.secrets import SecretValues
 from app.base.text import visible, visible_value
 from app.base.values import Stop
-from app.db import feedback, tables
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, SkillState
 from app.machine.backup import unpack_rows
@@ -37,6 +37,7 @@ from app.machine.gguf import convert
 from app.projects import audit, keys
 from app.skills import admission
 from app.skills.checks import name_objection
+from app.tasks import feedback
 from tests.listening_app import listening_app
 from tests.notebook_server import Notebook
 from tests.raw_server import http_answer

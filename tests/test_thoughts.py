@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_full import Full
-from app.agent.rollout_loop import ResumeState
+from app.agent.prompts import Full
+from app.agent.rollout import ResumeState, RolloutLimits
 from app.base.values import Stop, Trajectory
 from app.engine.tokenizer import opened_thought
 from app.sandbox.forked_sandbox import ForkedSandbox

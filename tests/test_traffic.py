@@ -1,6 +1,6 @@
 """The traffic of the live loop: the same kinds each time, never the same task, all checkable."""
 
-from app.api.submission import Submission, TaskRequest, refuse_unparsable
+from app.tasks.submission import Submission, TaskRequest, refuse_unparsable
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.worlds.office.scenarios import templates_of
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import tables, unscored_tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.project.wanted_feedback import KindScores, KindTrial, Unscored, choose
 from app.projects import store as projects
 from app.releases import store as releases
 from app.releases import trials_store
+from app.tasks import feedback
+from app.tasks.feedback import KindScores, KindTrial, Unscored, choose
 from tests.api_app import ApiApp, open_api_app
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
@@ -143,7 +144,7 @@ async def test_the_scores_of_a_trial_are_counted_by_kind_and_side(api: ApiApp, t
             at = began + timedelta(minutes=minutes)
             await served.task(score, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
         trial = await trials_store.current(session, api.demo.id)
-        counted = await unscored_tasks.trials_by_kind(session, api.demo.id, trial)
+        counted = await feedback.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"decided": KindTrial(KindScores(6, 0.0), KindScores(6, 6.0))}
     found = (await api.client.get("/v1/feedback/wanted")).json()
     assert [(each["scenario"], each["scores"]) for each in found] == [("open", 13), ("decided", 13)]
@@ -158,7 +159,7 @@ async def test_tasks_without_a_scenario_count_by_their_instruction(api: ApiApp, 
         for score, instruction in ((1.0, "Pay  Iris"), (0.0, "pay iris"), (1.0, "call Bo"), (None, "pay Iris")):
             await served.task(score, scenario=None, instruction=instruction, **about)
         trial = await trials_store.current(session, api.demo.id)
-        counted = await unscored_tasks.trials_by_kind(session, api.demo.id, trial)
+        counted = await feedback.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"pay iris": KindTrial(KindScores(2, 1.0)), "call bo": KindTrial(KindScores(1, 1.0))}
     [found] = (await api.client.get("/v1/feedback/wanted")).json()
     assert (found["instruction"], found["scores"], found["mean"]) == ("pay Iris", 2, 0.5)

@@ -7,13 +7,14 @@ import pytest
 from sqlalchemy import update
 
 from app.base.settings import Settings
-from app.db import tables, tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.routes import SkillValue
 from app.skills.selection import is_withheld
 from app.skills.value import ComparedTask, compared_tasks
+from app.tasks import store as tasks
 from tests.ledger_project import LedgerProject
 from tests.rows import offer_of, project_row
 from tests.scripted_engine import Answer, ScriptedEngine, block

@@ -8,10 +8,10 @@ from uuid import UUID
 import httpx
 
 from app.apis.calls.network import open_client
-from app.db import task_queue
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects.webhooks import WebhookOptions, WebhookSender
+from app.tasks import queue
 from tests.api_app import ApiApp
 from tests.ledger_project import until
 from tests.rows import LEASE, task_row
@@ -39,9 +39,9 @@ async def set_webhook(api: ApiApp, url: str, project: str = "demo", **more: Any)
 async def end_task(api: ApiApp, project_id: UUID | None = None, state: TaskState = TaskState.DONE) -> UUID:
     async with api.sessions.begin() as session:
         task = await task_row(session, project_id or api.demo.id)
-        claimed = await task_queue.claim(session, "me", LEASE)
+        claimed = await queue.claim(session, "me", LEASE)
         assert claimed is not None
-        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=state, score=0.5))
+        await queue.finish(session, task.id, "me", queue.TaskOutcome(state=state, score=0.5))
         return task.id
 
 

@@ -31,7 +31,7 @@ from app.base.plugin_options import PluginSpec
 from app.base.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import GOOD, ScoreSource, Task, Trajectory, hosted_id
-from app.db import judgements, results
+from app.db import results
 from app.db.database import Sessions, reading
 from app.db.tables import Release, ReleaseState, SkillState, TaskState
 from app.projects import store as projects
@@ -46,6 +46,7 @@ from app.skills.checks import is_wrapper
 from app.skills.evidence import ENOUGH_WITHHELD, Outcomes
 from app.skills.similarity import NgramIndex
 from app.skills.value import compared_tasks, withheld_among
+from app.tasks import verification
 from trainer.atomic_write import write_atomically
 from trainer.hosted import HostedJudge
 from trainer.rewards import (
@@ -204,7 +205,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     rows = await training_data.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
-    trusted = await judgements.trusted(session, project_id, {row.judged_by for row in rows})
+    trusted = await verification.trusted(session, project_id, {row.judged_by for row in rows})
     reasons = {row.id: why_dropped(row, trusted) for row in rows}
     learned = await _learned_until(session, project_id, settings)
     usable = [row for row in rows if reasons[row.id] is None]
@@ -412,7 +413,7 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         name = named.name(own.rubric)
         window = {"since": settings.since, "until": settings.until}
         window["unscored_since"] = await learns_from(session, project_id, settings)
-        ids = await judgements.wanted(
+        ids = await verification.wanted(
             session, project_id, name, **window, limit=min(settings.limit, _JUDGING_MOST)
         )
         tasks = [each async for each in training_data.trajectories(session, ids)]

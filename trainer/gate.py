@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.prompt_profiles import prompt_of
+from app.agent.prompts import prompt_of
 from app.base.errors import AdapterError, EngineRefusalError, StagingError
 from app.base.run_settings import MIN_JUDGED, MIN_KINDS, RunSettings
 from app.base.values import Json

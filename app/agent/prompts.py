@@ -1,16 +1,73 @@
-"""The `full` prompt profile, for instruct models not trained on our format: the prompt explains it. Pure."""
+"""Prompt profiles: how a task and its observations are presented to a policy. Pure.
 
-from collections.abc import Sequence
-from typing import ClassVar
+`full` explains the format to an instruct model; `compact` is for a tiny policy that was trained on it; `brief`
+is `compact` after a line for each app, for a small policy that does not know the APIs by heart: what the app is
+for, then its name as code writes it. Without them a policy must guess which app has the tickets, or spend a
+turn on asking. Observations are cut at a line, errors are complete or nearly so.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Protocol
+from uuid import UUID
 
 import msgspec
 
-from app.agent.observation import cut, error_of
 from app.apis.catalog import API_DOCS
 from app.apis.listing import ListedApp
-from app.base.values import Offer, Task
-from app.engine.tokenizer import Message
-from app.sandbox.protocol import Observation
+from app.base.errors import SettingError
+from app.base.values import Json, Offer, Task, hosted_id
+from app.engine.tokenizer import ChatTokenizer, Message, read_card
+from app.sandbox.protocol import Observation, RunStop
+from app.sandbox.wire import HINT
+
+_STOPPED = {
+    RunStop.CPU: "TimeoutError: the code computed for too long",
+    RunStop.WALL: "TimeoutError: the code took too long",
+    RunStop.MEMORY: "MemoryError: the code needed too much memory",
+    RunStop.CALLS: "CallLimit: no API calls are left",
+    RunStop.CRASH: "RuntimeError: the Python session crashed",
+}
+RESTARTED = "Python was restarted: what earlier turns defined is still there, what this one defined is lost."
+
+
+def cut(text: str, limit: int) -> str:
+    """At most about `limit` characters, in whole lines where possible, and the number of characters cut.
+
+    >>> cut("one\\ntwo\\nthree", 8)
+    'one\\ntwo\\n[5 characters cut]'
+    """
+    if len(text) <= limit:
+        return text
+    head = text[:limit]
+    line_end = head.rfind("\n")
+    kept = head[:line_end] if line_end > 0 else head
+    gone = len(text) - len(kept) - (text[len(kept)] == "\n")
+    return f"{kept}\n[{gone} characters cut]"
+
+
+def error_of(observation: Observation) -> str | None:
+    """The traceback, or a sentence if the run was stopped from outside. None if the code ran to its end."""
+    if not observation.alive:
+        return f"{_STOPPED.get(observation.stop, _STOPPED[RunStop.CRASH])}\n{RESTARTED}"
+    return observation.error or _STOPPED.get(observation.stop)
+
+
+def last_line(traceback: str) -> str:
+    """The exception of a traceback, without its frames.
+
+    >>> last_line('Traceback (most recent call last):\\n  File "<turn 1>", line 1\\n    f()\\nKeyError: 3')
+    'KeyError: 3'
+    """
+    lines = traceback.rstrip().split("\n")
+    frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    raised = frames[-1] + 1 if frames else 0
+    while raised < len(lines) - 1 and lines[raised].startswith("    "):  # source and carets
+        raised += 1
+    return lines[raised]
+
 
 _LIMIT = 8000
 _ERROR_LIMIT = 3000
@@ -156,3 +213,189 @@ def _end(text: str, limit: int) -> str:
     tail = text[-limit:]
     tail = tail[tail.find("\n") + 1 :]
     return f"[{len(text) - len(tail)} characters cut]\n{tail}"
+
+
+_PROMPT_COMPACT_LIMIT = 2000
+_PROMPT_COMPACT_ERROR_LIMIT = 400
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """One user message: the instruction verbatim, a line per offered skill, and what was said before."""
+
+    name: ClassVar[str] = "compact"
+    stop_strings: ClassVar[tuple[str, ...]] = ()
+    look_up_chars: ClassVar[int] = _PROMPT_COMPACT_LIMIT
+
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:  # noqa: ARG002
+        lines = [task.instruction]
+        if offers:
+            lines += ["skills:", *(f"{offer.signature}: {offer.instruction}" for offer in offers)]
+        if task.conversation:
+            lines += ["said before:", task.conversation]
+        return [Message("user", "\n".join(lines))]
+
+    def observation(self, observation: Observation) -> str:
+        """The output, then the exception in one line; `ok` if there is neither."""
+        error = error_of(observation)
+        raised = cut(self.raised(error), _PROMPT_COMPACT_ERROR_LIMIT) if error else ""
+        printed = cut(observation.stdout.rstrip(), _PROMPT_COMPACT_LIMIT - len(raised))
+        return "\n".join(part for part in (printed, raised) if part) or "ok"
+
+    def raised(self, traceback: str) -> str:
+        """What is shown of an exception."""
+        return last_line(traceback).partition(HINT)[0]  # the tiny policy knows no hints
+
+
+_PROMPT_BRIEF_DESCRIPTION = 60  # characters
+
+
+class Brief(Compact, frozen=True):
+    """One user message: the apps, then as `compact`. The apps come first: tasks share that prefix."""
+
+    name: ClassVar[str] = "brief"
+
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
+        [message] = super().opening(task, offers, apps)
+        return [Message("user", f"{_prompt_brief_listed(apps)}\n{message.content}")]
+
+    def raised(self, traceback: str) -> str:
+        return last_line(traceback)
+
+
+def _prompt_brief_listed(apps: Sequence[ListedApp]) -> str:
+    entries = [_prompt_brief_entry(each) for each in apps if each.name != API_DOCS.name]
+    more = ["more apps: apis.api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
+    return "\n".join([*entries[:_SHOWN], *more]) or "no apps"
+
+
+def _prompt_brief_entry(app: ListedApp) -> str:
+    """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are code's."""
+    about = app.about(_PROMPT_BRIEF_DESCRIPTION)
+    return f"{about}: apis.{app.name}" if about else f"apis.{app.name}"
+
+
+class Profile(Protocol):
+    """A model's card names the profile it was trained with."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Texts that end a generation, besides the model's own stop tokens. A turn may take several generations:
+        it goes on until a block of Python is closed.
+        """
+        ...
+
+    @property
+    def look_up_chars(self) -> int:
+        """The characters that a turn is shown of what it looks up: look-ups are made to fit."""
+        ...
+
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
+        """The messages before the first turn."""
+        ...
+
+    def observation(self, observation: Observation) -> str:
+        """The user message after a turn."""
+        ...
+
+
+HOSTED: Profile = Full()
+"""Hosted models were trained with none: this one explains itself."""
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (HOSTED, Compact(), Brief())}
+
+
+def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
+    """The profile of the setting, or of the card's `prompt_profile`, or `full`. Raises SettingError."""
+    name = setting or str(card.get("prompt_profile", "full"))
+    if name not in PROFILES:
+        raise SettingError(
+            f"no prompt profile is named {name!r}: set SAGE_PROMPT_PROFILE to one of {', '.join(PROFILES)}"
+        )
+    return PROFILES[name]
+
+
+def adapter_profile(adapter: Path) -> str:
+    """The setting for the prompt that an adapter learned with, by the card beside it; empty if none names it."""
+    return str(read_card(adapter).get("prompt_profile", ""))
+
+
+def sample_opening(profile: Profile) -> list[Message]:
+    """The first messages of a task, as a chat template has to take them."""
+    return profile.opening(_TASK, [_OFFER], [_APP])
+
+
+def prompt_hash(profile: Profile, tokenizer: ChatTokenizer | None) -> str:
+    """Hash of what the policy reads around any task: the profile's text and the model's chat template. A hosted
+    model has no template here.
+
+    The profile is rendered for a fixed task, since its text is code. The template is hashed as source, since its
+    rendering may contain the date.
+    """
+    openings, observations = _openings(profile), _observations(profile)
+    template = (tokenizer.source, sorted(tokenizer.variables.items())) if tokenizer else ()
+    content = (profile.name, openings, observations, *template)
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+
+
+def prompt_of(model: str, local: str) -> str:
+    """The hash of the prompt that a policy reads: `local` for what is on model servers."""
+    return local if hosted_id(model) is None else hosted_prompt()
+
+
+@cache
+def hosted_prompt() -> str:
+    """The hash of the prompt of all hosted models."""
+    return prompt_hash(HOSTED, None)
+
+
+def prompt_text(profile: Profile, tokenizer: ChatTokenizer | None) -> str:
+    """What `prompt_hash` is of, for people, who compare it with that of another version."""
+    without, with_skill = (
+        "\n".join(f"{each.role}:\n{each.content}" for each in messages) for messages in _openings(profile)
+    )
+    parts = {
+        f"Profile {profile.name}, of a task without skills": without,
+        "With a skill": with_skill,
+        "After a turn": "\n---\n".join(dict.fromkeys(_observations(profile))),
+    }
+    if tokenizer is not None:
+        parts |= {
+            "Chat template": tokenizer.source,
+            "Variables of the template": "\n".join(
+                f"{name}: {value}" for name, value in sorted(tokenizer.variables.items())
+            ),
+        }
+    return "".join(f"# {title}\n\n{text}\n\n" for title, text in parts.items())
+
+
+def _openings(profile: Profile) -> list[list[Message]]:
+    return [profile.opening(_TASK, [], [_APP]), profile.opening(_TASK, [_OFFER], [_UNLISTED])]
+
+
+def _observations(profile: Profile) -> list[str]:
+    return [profile.observation(each) for each in _OBSERVATIONS]
+
+
+_TASK = Task(UUID(int=0), "archive the mails")
+_APP = ListedApp("mail", "mails", ("archive_mail(id) -> done: archive one mail",))
+_UNLISTED = ListedApp("mail", "mails")  # its operations
+_OFFER = Offer(
+    skill_id=UUID(int=1),
+    name="archive",
+    version=1,
+    signature="archive(who: str) -> int",
+    source="def archive(who: str) -> int:\n    return 0\n",
+    instruction="archive a mail",
+)
+_LONG = "a line\n" * 10_000
+_TRACEBACK = 'Traceback (most recent call last):\n  File "<turn 1>", line 1\n    f()\nKeyError: 3\n'
+_OBSERVATIONS = (  # every way in which a turn can end
+    Observation(stdout=""),
+    Observation(stdout=_LONG),
+    Observation(stdout="3\n", error=_TRACEBACK, stop=RunStop.ERROR),
+    Observation(stdout="", error=_TRACEBACK + _LONG, stop=RunStop.ERROR),
+    Observation(stdout="", error=f"{_TRACEBACK.rstrip()}{HINT}the keys are 1\n", stop=RunStop.ERROR),
+    *(Observation(stdout="", stop=stop, alive=alive) for stop in RunStop for alive in (True, False)),
+)

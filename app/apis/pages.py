@@ -17,7 +17,6 @@ from litestar.response import Redirect
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.submission import Principal
 from app.apis import failed_calls, trials
 from app.apis import store as api_changes
 from app.apis import store as apis
@@ -65,6 +64,7 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
 from app.engine.model_scope import ModelScope
+from app.tasks.submission import Principal
 from app.web.access import Db
 from app.web.fields import AppName, Text
 from app.web.forms import Form, read_form

@@ -19,7 +19,6 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.submission import Principal
 from app.apis import store as apis
 from app.apis import trials
 from app.apis import trials as api_trials
@@ -57,6 +56,7 @@ from app.releases import store as releases
 from app.releases.refresh import record_change
 from app.releases.tools import presentation_of
 from app.sandbox.protocol import RefusalError
+from app.tasks.submission import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName, Text, columns
 from app.web.problem import problems

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
+from app.agent.prompts import Profile, choose_profile, sample_opening
 from app.base import errors
 from app.base.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.base.processes import lower_limit, python_module

@@ -9,7 +9,7 @@ from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import queue_depth, runners, tables
+from app.db import runners, tables
 from app.db.disk_space import Disk
 from app.db.tables import AuditAction
 from app.engine.client import ModelServer
@@ -18,6 +18,7 @@ from app.projects import audit
 from app.releases import store as releases
 from app.runs import store as environments
 from app.runs import store as runs
+from app.tasks import queue as queue_depth
 from app.web.access import Db
 from app.web.pages import Visitor, page
 

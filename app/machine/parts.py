@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
-from app.agent.prompt_profiles import Profile
+from app.agent.prompts import Profile
 from app.base.encryption import KeyRing
 from app.base.errors import SettingError
 from app.base.files import remove_left

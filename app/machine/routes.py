@@ -18,11 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import AppError, first_line
 from app.base.guarded_output import dropped_lines
 from app.base.loop import running_loops
-from app.db import queue_depth, runners, tables
+from app.db import runners, tables
 from app.db.database import TRANSIENT
 from app.db.tables import TaskState
 from app.engine.dispatch import Occupancy
 from app.runs import store as runs
+from app.tasks import queue
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +136,7 @@ async def metrics(
 
 
 async def _add_tasks(registry: CollectorRegistry, session: AsyncSession) -> None:
-    depth = await queue_depth.read(session)
+    depth = await queue.read(session)
     gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
     gauge.labels(TaskState.ACCEPTED.value).set(depth.queued)
     gauge.labels(TaskState.RUNNING.value).set(depth.running)

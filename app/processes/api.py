@@ -13,18 +13,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.prompt_profiles import prompt_hash, prompt_text
-from app.api.chat_completions.routes import ChatController, ChatModelController
-from app.api.erasure import ErasureController
-from app.api.feedback import FeedbackController
-from app.api.judge_agreement import JudgeController
-from app.api.mcp_server.endpoint import mcp, running_server
-from app.api.replays import ReplayController
-from app.api.runners import RunnerController
-from app.api.task_events import TaskEventsController
-from app.api.task_export import ExportController
-from app.api.tasks import TaskController
-from app.api.trajectories import TrajectoryController
+from app.agent.prompts import prompt_hash, prompt_text
 from app.apis.approvals.pages import ApprovalPages
 from app.apis.approvals.routes import ApprovalController
 from app.apis.approvals.store import ApprovalExpiry
@@ -37,11 +26,6 @@ from app.apis.mcp.connection import read_commands
 from app.apis.pages import ApiPage, ApiPages, OperationPage
 from app.apis.routes import ApiCallController, ApiController, ApiTrialController
 from app.base.processes import base_url, freeze_memory
-from app.console.feedback import FeedbackPages
-from app.console.task import TaskDetailPage
-from app.console.task_changes import TaskChanges
-from app.console.task_replay import ReplayPages
-from app.console.tasks import TaskPages
 from app.db.database import reading
 from app.db.disk_space import DiskSpace
 from app.db.migrate import check_schema
@@ -82,7 +66,6 @@ from app.releases.routes import (
     WatchController,
 )
 from app.releases.swap import AdapterLoader
-from app.runner.verifier_sender import VerifierSender
 from app.runs.broker import worker_notifier
 from app.runs.datasets import DataRules, DatasetStore
 from app.runs.pages import RunDetailPage, RunPages, SchedulePages
@@ -96,7 +79,15 @@ from app.runs.routes import (
 from app.runs.schedule import Serving
 from app.skills.pages import SkillChangePages, SkillDetailPage, SkillPages
 from app.skills.routes import SkillController, SkillFolderController, SkillRunController
+from app.tasks.chat.routes import ChatController, ChatModelController
+from app.tasks.events import TaskEventsController
+from app.tasks.feedback import FeedbackController
+from app.tasks.mcp_server.routes import mcp, running_server
+from app.tasks.pages import FeedbackPages, ReplayPages, TaskChanges, TaskDetailPage, TaskPages
 from app.tasks.retention import RetentionLoop
+from app.tasks.routes import ErasureController, ExportController, JudgeController, RunnerController, TaskController
+from app.tasks.verification import VerifierSender
+from app.tasks.views import ReplayController, TrajectoryController
 from app.web.access import KeyGate, provide_access
 from app.web.manual import manual_routes
 from app.web.openapi import docs_routes, openapi_config

@@ -11,8 +11,7 @@ import httpx
 import structlog
 from uvicorn.loops.auto import auto_loop_factory
 
-from app.agent.limits import RolloutLimits
-from app.agent.rollout_loop import Agent
+from app.agent.rollout import Agent, RolloutLimits
 from app.apis.calls.network import Certificates, OwnServices, open_client
 from app.apis.mcp.connection import MAX_SESSIONS, Changed, McpServers, read_commands
 from app.base import plugins
@@ -31,20 +30,24 @@ from app.projects.settings import Limits
 from app.releases.hosted_models import HostedModels
 from app.releases.refresh import mark_changed
 from app.releases.swap import AdapterLoader
-from app.runner.crash_file import CrashFile
-from app.runner.disk_watch import DiskWatch
-from app.runner.execute import TaskExecutor
-from app.runner.measurement import SpansOf
-from app.runner.presence import RunnerPresence
-from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
-from app.runner.repair_loop import SkillRepairs
-from app.runner.runner import Runner, RunnerOptions
-from app.runner.sent_marks import SentMarks
-from app.runner.shadow import ShadowRunner
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from app.tasks.api_trials import ApiTrials
+from app.tasks.execution import SpansOf, TaskExecutor
+from app.tasks.journal import SentMarks
+from app.tasks.repair import SkillRepairs
+from app.tasks.runner import (
+    CrashFile,
+    DiskWatch,
+    MemoryWatch,
+    Runner,
+    RunnerOptions,
+    RunnerPresence,
+    Watchdog,
+    limit_memory,
+)
+from app.tasks.shadows import ShadowRunner
 
 log = structlog.get_logger(__name__)
 

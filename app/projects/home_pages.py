@@ -14,10 +14,9 @@ from litestar import Controller, Response, get
 from litestar.params import QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.feedback import WantedFeedback, wanted_feedback
 from app.apis import trials
 from app.apis.approvals import store as approvals
-from app.db import quotas, tables, tasks
+from app.db import tables
 from app.db.tables import ApprovalState, ReleaseState, SkillState
 from app.projects import statistics, usage
 from app.projects.statistics import FailingKind, OutcomeCounts, TaskStatistics, TimeBucket
@@ -25,6 +24,9 @@ from app.releases import store as releases
 from app.skills import store as skills
 from app.skills import value as skill_savings
 from app.skills.value import ScenarioSavings
+from app.tasks import queue
+from app.tasks import store as tasks
+from app.tasks.feedback import WantedFeedback, wanted_feedback
 from app.web.access import ANY_KEY, Db
 from app.web.charts import (
     Column,
@@ -96,7 +98,7 @@ class HomePages(Controller):
 
 
 async def _now(session: AsyncSession, project_id: UUID) -> dict[str, Any]:
-    queued, running = await quotas.in_progress(session, project_id)
+    queued, running = await queue.in_progress(session, project_id)
     latest = await tasks.page(session, tasks.TaskFilter(project_id=project_id), limit=_LATEST)
     return {"queued": queued, "running": running, "latest": latest.items}
 

@@ -21,7 +21,7 @@ from app.apis.documents.routes import read_api
 from app.apis.servers import refuse_production
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
 from app.base.values import Json
-from app.db import queries, quotas, tables
+from app.db import queries, tables
 from app.db.tables import AuditAction, DeliveryState
 from app.projects import audit, keys, secrets, statistics, usage, webhooks
 from app.projects import store as projects
@@ -35,6 +35,7 @@ from app.runs import datasets as dataset_table
 from app.runs.datasets import DatasetStore
 from app.runs.routes import delete_files
 from app.skills import store as skills
+from app.tasks import queue
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, ConsoleLinks, Cursor, Limit, Name, ProjectName, Text, columns, in_utc
 from app.web.problem import problems
@@ -62,7 +63,7 @@ async def view_usage(session: AsyncSession, project: tables.Project, defaults: L
     days = await usage.of_days(session, project.id, DAYS)
     now = await usage.clock(session)
     today = days[0] if days and days[0].day == now.date() else usage.UsageCounts()
-    queued, running = await quotas.in_progress(session, project.id)
+    queued, running = await queue.in_progress(session, project.id)
     limits = projects.settings_of(project).limits.over(defaults)
     used = {
         "queued_tasks": queued,

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.prompt_profiles import prompt_of
+from app.agent.prompts import prompt_of
 from app.apis.documents.reader import DocumentReader
 from app.apis.presentation import OperationTraits, Presentation
 from app.base.errors import InvalidError

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from app.agent.prompt_profiles import HOSTED, hosted_prompt, prompt_of, prompt_text
+from app.agent.prompts import HOSTED, hosted_prompt, prompt_of, prompt_text
 from app.base.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
 from app.base.loop import Loop
 from app.base.values import Json

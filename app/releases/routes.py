@@ -31,7 +31,7 @@ from app.releases.promotion import ActivationChanges, Promoter, changes_of
 from app.releases.statistics import PairedComparison, PairedDifference, compare_pairs
 from app.releases.trials_store import CanaryShare
 from app.releases.watch import NotCounted, ScenarioComparison, WatchAction, WatchBaseline, WatchStatus
-from app.runner import shadow_candidates
+from app.tasks import shadows
 from app.web.access import Caller, Db
 from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
 from app.web.problem import problems
@@ -426,7 +426,7 @@ class ShadowController(Controller):
         with the same seed, clock and skills. A call that would write is refused and counted. The tasks, their
         skills and trajectories do not change. 409 if no finished task was read-only."""
         row = await releases.get(session, release_id, access.project_id)
-        await shadow_candidates.request_shadows(session, document_reader, row, data.tasks)
+        await shadows.request_shadows(session, document_reader, row, data.tasks)
         await session.commit()
         return ShadowsView.of(await trials_store.of_release(session, row.id))
 

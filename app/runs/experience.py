@@ -15,11 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import InvalidError
 from app.base.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
 from app.base.values import SOLVED, ScoreSource, Trajectory
-from app.db import judgements, tables
+from app.db import tables
 from app.db.queries import in_array
 from app.db.results import executed
 from app.db.tables import SkillState, TaskState, TrainingRun
 from app.releases import store as releases
+from app.tasks import verification
 
 _BATCH = 200  # trajectories per query
 
@@ -224,7 +225,7 @@ async def _scored(
     session: AsyncSession, project_id: UUID, ended: Sequence[LoggedTask], *, judged: bool
 ) -> list[LoggedTask]:
     """Those that were executed and have a score that counts, or may get one."""
-    trusted = await judgements.trusted(session, project_id, {row.judged_by for row in ended})
+    trusted = await verification.trusted(session, project_id, {row.judged_by for row in ended})
 
     def counts(row: LoggedTask) -> bool:
         if row.score is None or row.score_source is ScoreSource.JUDGE:

@@ -17,9 +17,6 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.submission import Principal, Priority, Variables
-from app.api.task_view import Accepted
-from app.api.tasks import IdempotencyKey
 from app.apis import store as apis
 from app.apis.catalog import Catalog
 from app.apis.documents.reader import DocumentReader
@@ -27,7 +24,7 @@ from app.apis.documents.routes import read_api
 from app.apis.presentation import outline
 from app.base.errors import ConflictError, InvalidError
 from app.base.values import Json, SkillRun
-from app.db import tables, tasks
+from app.db import tables
 from app.db.database import Sessions
 from app.db.results import TaskSums
 from app.db.tables import SkillState
@@ -52,6 +49,10 @@ from app.skills.requests import (
     view_skill,
 )
 from app.skills.value import ComparedTask, compared_tasks
+from app.tasks import store as tasks
+from app.tasks.routes import IdempotencyKey
+from app.tasks.submission import Principal, Priority, Variables
+from app.tasks.views import Accepted
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
 from app.web.problem import problems

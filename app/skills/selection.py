@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from app.agent.rollout_loop import ResumeState
+from app.agent.rollout import ResumeState
 from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
 from app.apis.catalog import Catalog, with_builtins
 from app.base.errors import SandboxError

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import msgspec
 import structlog
 
-from app.agent.rollout_loop import ResumeState, run_rollout
+from app.agent.rollout import ResumeState, run_rollout
 from app.apis import store as apis
 from app.apis import trial_questions, trials
 from app.apis.calls.gateway import Gateway
@@ -30,16 +30,17 @@ from app.base.log import mask_logs
 from app.base.loop import Loop
 from app.base.secrets import SecretValues
 from app.base.values import Json, Stop, Trajectory
-from app.db import quotas, tables, task_queue
+from app.db import tables
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.tables import TrialState
 from app.projects import store as projects
 from app.projects.settings import Limits
-from app.runner.execute import TaskExecutor
-from app.runner.mask_trajectory import masked
-from app.runner.task_context import TaskContext, task_of
 from app.sandbox.protocol import RefusalError
+from app.tasks import queue
+from app.tasks.context import TaskContext, task_of
+from app.tasks.execution import TaskExecutor
+from app.tasks.masking import masked
 
 log = structlog.get_logger(__name__)
 
@@ -117,13 +118,13 @@ class ApiTrials:
             if time.monotonic() >= self._look_at:
                 await trials.look(session, self._model, self._again)
                 self._look_at = time.monotonic() + self._look
-            if not await trials.any_due(session) or await task_queue.any_waits(session, self._limits):
+            if not await trials.any_due(session) or await queue.any_waits(session, self._limits):
                 return None
             row = await trials.claim(session, new_claim(self._owner), self._lease)
             if row is None:
                 return None
             project = await projects.by_id(session, row.project_id)
-            if await quotas.exhausted(session, project, self._limits):
+            if await queue.exhausted(session, project, self._limits):
                 await trials.go_on_later(session, row, _LIMITED)
                 return 0
             api = await session.get_one(tables.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
@@ -168,7 +169,7 @@ class ApiTrials:
             async with self._sessions.begin() as session:
                 if not await trials.save(session, row, tried, self._lease):
                     return  # it began anew, for another document
-                if not self._may() or await task_queue.any_waits(session, self._limits):
+                if not self._may() or await queue.any_waits(session, self._limits):
                     await trials.go_on_later(session, row, _PAUSE)
                     return
             try:

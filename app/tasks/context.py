@@ -1,30 +1,58 @@
-"""Which tasks explore: they are sampled at temperature 1, for runs to learn from, others as the server is set.
+"""What a project gives its tasks, and which of them explore: these are sampled at temperature 1, for runs to
+learn from, others as the server is set.
 
-An exploring task reads, and no more: a policy gradient needs its worse attempts as well as its better ones, and a
-user must not pay for these with a change that cannot be undone. At the first call that may change something the
-attempt is thrown away, and the task begins again as if it had never explored. That loses nothing, since all it did
-was to read. To go on from there at another temperature would, as the answers of its earlier turns were drawn by
-chance, and to answer the call with an error would leave it to the policy to try again. A project whose APIs can
-stand it opens all of them with `explore_writes`, or single operations.
+An exploring task reads, and no more: a policy gradient needs its worse attempts as well as its better ones, and
+a user must not pay for these with a change that cannot be undone. At the first call that may change something
+the attempt is thrown away, and the task begins again as if it had never explored. That loses nothing, since all
+it did was to read. To go on from there at another temperature would, as the answers of its earlier turns were
+drawn by chance, and to answer the call with an error would leave it to the policy to try again. A project whose
+APIs can stand it opens all of them with `explore_writes`, or single operations.
 
 A task that has changed something by an operation that is open cannot begin again, or the change would be made
-twice: there, a call that is closed raises an error. Such an attempt is not learned from, or runs would teach the
-policy that these calls are in vain.
+twice: there, a call that is closed raises an error. Such an attempt is not learned from, or runs would teach
+the policy that these calls are in vain.
 
-Runs then learn from the attempts that did not come to change anything. Their rewards are relative to the mean of
-their group, so that the gradient is that of the reward among these: it moves the policy neither towards changing
-things nor away from it.
+Runs then learn from the attempts that did not come to change anything. Their rewards are relative to the mean
+of their group, so that the gradient is that of the reward among these: it moves the policy neither towards
+changing things nor away from it.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from uuid import UUID
 
-from app.apis.catalog import Operation
-from app.base.values import hosted_id
+import msgspec
+
+from app.apis.catalog import Catalog, Operation
+from app.base.values import Policy, Task, hosted_id
 from app.db import tables
-from app.db.tables import Exploration
-from app.projects.settings import explored_percent
-from app.runner.task_context import TaskContext
+from app.db.tables import Exploration, ReleaseState
+from app.projects.settings import ProjectSettings, explored_percent
+from app.releases.tools import ApiDocument
+
+
+class TaskContext(msgspec.Struct, frozen=True):
+    """The policy and the APIs that a project gives its tasks."""
+
+    policy: Policy
+    project: str
+    apis: Sequence[ApiDocument]
+    catalog: Catalog
+    settings: ProjectSettings
+    release: ReleaseState
+    learns: bool = False  # runs that learn from these tasks are scheduled
+
+
+def task_of(row: tables.Task, project: str) -> Task:
+    """The task as a rollout gets it."""
+    return Task(
+        id=row.id,
+        instruction=row.instruction,
+        project=project,
+        scenario=row.scenario,
+        variables=row.variables,
+        conversation=row.conversation,
+    )
 
 
 def is_chosen(task_id: UUID, percent: float) -> bool:

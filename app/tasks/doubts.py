@@ -10,10 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError
 from app.base.values import Call, Json, ScoreSource, Stop
-from app.db import calls, results, tables, turns
+from app.db import results, tables
 from app.db.notify import TASKS, notify
 from app.db.tables import AuditAction, TaskState
 from app.projects import audit, usage
+from app.tasks import calls, turns
 
 _task, _event = tables.Task, tables.TaskEvent
 

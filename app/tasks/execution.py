@@ -1,59 +1,444 @@
-"""Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
+"""Executes one claimed task, from its row to its trajectory: all parts of the app meet here.
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+Its check, its outcome and last event, what is measured of it, why it is postponed, and what is kept of one that
+killed its runners. A task may also be the call of one skill, which asks no policy: the skill has the rights
+that it has when an agent calls it, and the task has the limits, approvals, credentials and journal of any
+other.
+"""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property, partial
+from types import TracebackType
+from typing import Self
 from uuid import UUID
 
 import httpx
 import msgspec
 import structlog
 from sqlalchemy.exc import DataError
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
-from app.agent.stop_signal import StopSignal, SuspendedError
+from app.agent.prompts import HOSTED
+from app.agent.rollout import Agent, ResumeState, StopSignal, SuspendedError, hosted_agent, run_rollout
+from app.apis import trials
 from app.apis.approvals.gate import ApprovalGate
 from app.apis.calls.gateway import ExplorationEndedError, Gateway
 from app.apis.credentials.stored_credentials import StoredCredentials
 from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import McpServers
-from app.base.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
-from app.base.judge import NamedJudge
+from app.base import telemetry
+from app.base.errors import (
+    AdapterError,
+    AppError,
+    ConflictError,
+    EngineError,
+    EngineRefusalError,
+    InvalidError,
+    SandboxError,
+    first_line,
+    public_text,
+)
+from app.base.judge import NamedJudge, ask_judge
 from app.base.log import mask_logs
 from app.base.processes import shortage_of
 from app.base.run_settings import TRAINED_TEMPERATURE
 from app.base.secrets import SecretValues
 from app.base.settings import Settings
-from app.base.telemetry import Phase, phase, phase_seconds, timed
-from app.base.values import Policy, Stop, Trajectory, hosted_id
-from app.db import results, suspects, tables, task_queue
+from app.base.telemetry import (
+    Attributes,
+    Phase,
+    PhaseClock,
+    SpanSource,
+    note,
+    phase,
+    phase_seconds,
+    running,
+    span,
+    timed,
+)
+from app.base.values import LIMITS, Call, Json, Offer, Policy, Stop, Trajectory, Turn, hosted_id, what_to_do
+from app.db import results, tables
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
-from app.db.tables import Exploration, TaskState
-from app.engine.protocol import OpenTelling, Tokens
+from app.db.tables import Exploration, ReleaseState, TaskState
+from app.engine.protocol import MAX_BROKEN, OpenTelling, Tokens
+from app.projects import store as projects
 from app.projects import usage
 from app.projects.settings import ProjectSettings
 from app.releases import manifest
+from app.releases import store as releases
 from app.releases.hosted_models import charged
 from app.releases.tools import Catalogs, ProjectSecrets
-from app.runner.check_report import CheckReport, run_check
-from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
-from app.runner.counted_calls import counted_calls
-from app.runner.exploration import exploration_of, is_open
-from app.runner.mask_trajectory import masked
-from app.runner.measurement import SpansOf, count_end, count_score, measured
-from app.runner.outcome import judged, outcome_of, tell_end, unchecked
-from app.runner.postponed import PostponedError, is_postponed
-from app.runner.sent_marks import SentMarks
-from app.runner.skill_run import begin_call, run_outcome
-from app.runner.task_context import TaskContext, task_of
-from app.runner.task_journal import TaskJournal
 from app.skills import admission, evidence, offers
-from app.skills.keeping import SkillKeeping, SkillReplays
+from app.skills.keeping import SkillKeeping, SkillReplays, call_of
 from app.skills.library import Library
-from app.skills.selection import SkillSelection
+from app.skills.selection import SkillSelection, skill_run_of
+from app.tasks import calls, masking, queue, turns
+from app.tasks import queue as suspects
+from app.tasks import queue as task_queue
+from app.tasks.context import TaskContext, exploration_of, is_open, task_of
+from app.tasks.journal import SentMarks, TaskJournal
+from app.tasks.masking import beginning, call_fields, masked
+from app.tasks.queue import TaskOutcome
+from app.tasks.verification import score
+
+SpansOf = Callable[[UUID], SpanSource]
+"""The spans of a task by its id."""
+
+_CLAIM_SECONDS = 1.0  # from the start by the database's clock to here, of a task that was not interrupted
+
+
+@contextmanager
+def measured(row: tables.Task, spans_of: SpansOf | None) -> Iterator[None]:
+    """Everything within it is part of this attempt at the task."""
+    clock = PhaseClock(spans_of(row.id) if spans_of else None)
+    begun = row.started_at or row.created_at
+    clock.add(Phase.QUEUE, (begun - row.created_at).total_seconds())
+    since = (datetime.now(UTC) - begun).total_seconds()
+    if since > _CLAIM_SECONDS:
+        clock.add(Phase.INTERRUPTED, since)
+    with running(clock), span("invoke_agent sage", _attributes(row)) as opened:
+        try:
+            yield
+        finally:
+            opened.set(clock.notes)
+
+
+def count_attempt(row: tables.Task) -> None:
+    """A runner has claimed the task."""
+    if suspects.is_condemned(row):
+        cause = "condemned"
+    elif suspects.is_suspect(row):
+        cause = "suspect"
+    else:
+        cause = "first" if row.attempt <= 1 else "resumed"
+    telemetry.TASK_ATTEMPTS.labels(cause).inc()
+
+
+def count_end(outcome: TaskOutcome, trajectory: Trajectory | None = None) -> None:
+    """The task of this context has ended, and its end is stored."""
+    stop = outcome.stop.value if outcome.stop else "none"
+    telemetry.TASK_OUTCOMES.labels(outcome.state.value, stop).inc()
+    note({"sage.task.state": outcome.state.value, "sage.task.stop_reason": stop})
+    seconds = phase_seconds()
+    telemetry.TASK_SECONDS.observe(sum(seconds.values()))
+    for phase, spent in seconds.items():
+        telemetry.PHASE_SECONDS.labels(phase).observe(spent)
+    if trajectory is not None:
+        _count_trajectory(trajectory)
+
+
+def count_score(release: tables.ReleaseState, score: float) -> None:
+    telemetry.TASK_SCORES.labels(release.value).observe(score)
+
+
+def _attributes(row: tables.Task) -> Attributes:
+    return {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "sage",
+        "gen_ai.conversation.id": str(row.id),
+        "sage.task.attempt": row.attempt,
+    }
+
+
+def _count_trajectory(trajectory: Trajectory) -> None:
+    read, generated = trajectory.prompt_tokens, trajectory.generated_tokens
+    note({"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": generated})
+    note({"gen_ai.request.model": trajectory.policy.model})
+    telemetry.TURNS.inc(len(trajectory.turns))
+    telemetry.TOKENS.labels("prompt").inc(read)
+    telemetry.TOKENS.labels("generated").inc(generated)
+    for call in trajectory.calls:
+        telemetry.API_CALLS.labels("returned" if call.error is None else "raised").inc()
+    useful = {offer.name for offer in trajectory.used()}
+    called = {use.function for turn in trajectory.turns for use in turn.uses if use.inherited}
+    for offer in trajectory.offered:
+        use = "returned" if offer.name in useful else "raised" if offer.name in called else "none"
+        telemetry.SKILL_OFFERS.labels(use).inc()
+
+
+_MAX_SANDBOX_FAILURES = 3
+_SERVING = (ReleaseState.ACTIVE, ReleaseState.CANARY)
+
+
+class PostponedError(Exception):
+    """The task is to be handed back, and resumed after a while; its attempt does not count.
+
+    Until then, other tasks of its project would fare the same, unless it was the sandbox. With a `shortage` of the
+    host, all tasks would. `broken_answers` of a hosted model count for the task.
+    """
+
+    def __init__(
+        self, cause: str, *, sandbox: bool = False, shortage: str | None = None, broken_answers: int = 0
+    ) -> None:
+        super().__init__(cause)
+        self.sandbox = sandbox
+        self.broken_answers = broken_answers
+        self.shortage = shortage
+
+
+async def is_postponed(sessions: Sessions, row: tables.Task, error: AppError) -> bool:
+    """Whether the task goes on once what failed works again.
+
+    A sandbox that always fails may be the task's doing, and so may be a hosted model whose answers break off: each
+    may have been billed. An adapter is loaded again while its release serves.
+    """
+    if isinstance(error, SandboxError):
+        return row.sandbox_failures < _MAX_SANDBOX_FAILURES
+    if isinstance(error, AdapterError) and row.release_id is not None:
+        async with sessions() as session:
+            return (await releases.get(session, row.release_id)).state in _SERVING
+    if isinstance(error, EngineError) and error.broken_answers:
+        return row.broken_answers + error.broken_answers < MAX_BROKEN
+    return is_passing(error)
+
+
+def is_passing(error: AppError) -> bool:
+    """Whether a model cannot be asked for now, and nothing was billed."""
+    is_final = isinstance(error, EngineRefusalError)
+    return isinstance(error, EngineError) and not is_final and not error.broken_answers
+
+
+@asynccontextmanager
+async def counted_calls(sessions: Sessions, project_id: UUID, owner: str, gateway: Gateway) -> AsyncIterator[None]:
+    """At the end, however it comes about, the gateway's calls count for the project's day."""
+    try:
+        yield
+    finally:
+        if gateway.made:
+            async with sessions.begin() as session:
+                await usage.add(session, project_id, usage.writer_of(owner), calls=gateway.made)
+
+
+async def begin_call(
+    agent: Agent, row: tables.Task, offered: Sequence[Offer], resume: ResumeState, journal: TaskJournal
+) -> tuple[Agent, ResumeState]:
+    """If the task runs a skill: an agent that ends after one turn, and the state in which that is about to run.
+
+    Raises ConflictError if the skill cannot be offered any more.
+    """
+    run = skill_run_of(row)
+    if run is None:
+        return agent, resume
+    if not offered:
+        raise ConflictError("the skill was withdrawn, no longer fits the APIs or does not load: see the events")
+    agent = dataclasses.replace(agent, limits=msgspec.structs.replace(agent.limits, turns=1, errors=1))
+    if resume.recorded or resume.begun:
+        return agent, resume
+    [skill] = offered
+    call = call_of(skill.source, skill.name, run.arguments)
+    code = f"import json\napis.supervisor.complete_task(answer={call})"
+    turn = Turn(context_ids=(), sampled_ids=(), logprobs=(), text=f"```python\n{code}\n```")
+    await journal.on_sampled(0, turn)
+    return agent, msgspec.structs.replace(resume, begun=turn)
+
+
+def run_outcome(row: tables.Task, outcome: TaskOutcome, trajectory: Trajectory) -> TaskOutcome:
+    """If the task ran a skill, it is done once that has returned; otherwise it has failed, or was cancelled."""
+    if row.skill_run is None or trajectory.stop is Stop.CANCELLED:
+        return outcome
+    if trajectory.stop is Stop.COMPLETED:
+        return msgspec.structs.replace(outcome, state=TaskState.DONE, stop=Stop.COMPLETED, failure=None)
+    raised = trajectory.turns[-1].observation if trajectory.turns else ""
+    failure = None if trajectory.stop in LIMITS else outcome.failure  # the limits of a run are those of one turn
+    failure = failure or raised or f"the skill did not return: {trajectory.stop}"
+    return msgspec.structs.replace(outcome, state=TaskState.FAILED, failure=failure)
+
+
+_MOST_CALLS = 50  # that are reported
+
+
+async def run_check(
+    row: tables.Task,
+    answer: Json,
+    project: str,
+    agent: Agent,
+    gateway: Gateway,
+    report: "CheckReport | None" = None,
+) -> float:
+    """The score that the task's check gives an answer. Raises as `score`."""
+    async with report or nullcontext():
+        value = await score(
+            row.check_code or "",
+            answer,
+            sandbox=agent.sandbox,
+            gateway=gateway,
+            limits=msgspec.structs.replace(agent.limits.session, project=project),
+            now=row.started_at,
+            output=report.output if report else None,
+        )
+        if report:
+            report.score = value
+        return value
+
+
+class CheckReport:
+    """Collects what a check does while it is entered, and appends the events when it is left."""
+
+    def __init__(self, sessions: Sessions, task_id: UUID, gateway: Gateway, secrets: SecretValues) -> None:
+        self._sessions = sessions
+        self._task_id = task_id
+        self._gateway = gateway
+        self._secrets = secrets
+        self.output: list[str] = []
+        self.score: float | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, AppError):
+            async with self._sessions.begin() as session:
+                await results.append_all(session, self._task_id, self._events(error))
+
+    def _events(self, error: AppError | None) -> list[results.NewEvent]:
+        calls = self._gateway.take_calls()
+        made = [{**call_fields(call, self._secrets), "turn": None} for call in calls[:_MOST_CALLS]]
+        ended: dict[str, Json] = {
+            "output": beginning(self._secrets.mask("".join(self.output))),
+            "calls": len(calls),
+            "score": self.score,
+            "error": error and self._secrets.mask(str(error)),
+        }
+        return [
+            *(results.NewEvent("check", {"status": "called", **each}) for each in made),
+            results.NewEvent("check", {"status": "failed" if error else "scored", **ended}),
+        ]
+
+
+_NOTHING_DONE = "the agent ended the task without a single API call or answer"
+_LIMIT_REACHED = "the task reached a limit ({}) without a single API call or answer"
+
+
+async def tell_end(
+    session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
+) -> None:
+    """Append the last event, and mask those that came before a secret was known."""
+    await masking.mask(session, task_id, secrets)
+    data: dict[str, object] = msgspec.to_builtins(outcome)
+    if outcome.stop is not None:
+        task = await session.get_one(tables.Task, task_id)
+        unusable = await trials.unusable(session, task.project_id, task.release_id)
+        data["what_to_do"] = what_to_do(outcome.stop, outcome.score, unusable)
+    await results.append(session, task_id, "done", data)
+
+
+def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
+    """A task that was completed, or reached a limit, without a call or an answer has failed, unless the score of
+    its check says otherwise.
+    """
+    stop = trajectory.stop
+    state = TaskState.CANCELLED if stop is Stop.CANCELLED else TaskState.DONE
+    idle = not (trajectory.calls or trajectory.answer is not None or scored)
+    if idle and stop is Stop.COMPLETED:
+        state, stop, failure = TaskState.FAILED, Stop.NOTHING_DONE, failure or _NOTHING_DONE
+    elif idle and stop in LIMITS:
+        state, failure = TaskState.FAILED, failure or _LIMIT_REACHED.format(stop)
+    return task_queue.TaskOutcome(
+        state=state,
+        stop=stop,
+        answer=trajectory.answer,
+        failure=failure,
+        score=scored,
+        turns=len(trajectory.turns),
+        generated_tokens=trajectory.generated_tokens,
+        calls=len(trajectory.calls),
+        prompt_tokens=trajectory.prompt_tokens,
+    )
+
+
+async def judged(
+    outcome: task_queue.TaskOutcome, judge: NamedJudge | None, trajectory: Trajectory, secrets: SecretValues
+) -> task_queue.TaskOutcome:
+    """The outcome with the score of the judge, or why it gave none. It decides neither about the task's state nor
+    its skills. Nobody can judge whether a change in doubt was made.
+    """
+    if judge is None or trajectory.stop in (Stop.CANCELLED, Stop.IN_DOUBT):
+        return outcome
+    with phase(Phase.CHECK):
+        judgement = await ask_judge(judge, masked(trajectory, secrets))
+    if judgement.problem is not None:
+        failure = outcome.failure or f"the judge gave no score: {judgement.problem}"
+        return msgspec.structs.replace(outcome, failure=failure)
+    if judgement.score is None:
+        return outcome
+    return msgspec.structs.replace(outcome, score=judgement.score, judged_by=judge.name())
+
+
+def unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
+    """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
+    outcome = outcome_of(trajectory, None, f"the check could not be run: {error}")
+    return msgspec.structs.replace(outcome, state=TaskState.FAILED)
+
 
 log = structlog.get_logger(__name__)
+
+_LOST = "RuntimeError: the result was not recorded: whether the call arrived is not known"
+
+
+async def recorded_trajectory(
+    sessions: Sessions, row: tables.Task, profile: str, temperature: float, failure: str | None = None
+) -> Trajectory:
+    """Turns and calls of the journal, with the `failure` as its `detail`. None: the deaths of its runners."""
+    async with sessions() as session:
+        project = await projects.by_id(session, row.project_id)
+        policy = Policy(release=row.release_id)
+        if row.release_id is not None:
+            policy = Policy((await releases.get(session, row.release_id)).model, row.release_id)
+        offered = await offers.offered(session, row.id)
+        known = await turns.of_task(session, row.id)
+        made = await calls.of_task(session, row.id)
+    done = [each.turn if each.ended else _cut_short(each, made) for each in known]
+    if failure is None:
+        failure = failure_of(row, len(done))
+        log.error("a task is given up", task=str(row.id), project=project.name, deaths=row.deaths, reason=failure)
+    return Trajectory(
+        task=task_of(row, project.name),
+        policy=policy,
+        profile=profile if hosted_id(policy.model) is None else HOSTED.name,
+        turns=tuple(done),
+        stop=Stop.CRASHED,
+        detail=failure,
+        offered=tuple(offered),
+        temperature=temperature,
+    )
+
+
+def failure_of(row: tables.Task, turns_recorded: int) -> str:
+    """
+    >>> failure_of(tables.Task(lone_deaths=2, lone_kills=0), 3)
+    '2 runners died while they executed this task and nothing else: given up after turn 3'
+    >>> failure_of(tables.Task(lone_deaths=5, lone_kills=4), 3).partition(": ")[0]
+    '5 runners died while they executed this task and nothing else, 4 of them killed from outside or unnoticed'
+    """
+    return f"{_deaths(row, 'executed this task')}: given up after turn {turns_recorded}"
+
+
+def unrecorded_failure_of(row: tables.Task) -> str:
+    """Of a task whose record kills runners, too."""
+    return _deaths(row, "executed this task, or recorded its end,")
+
+
+def _deaths(row: tables.Task, doing: str) -> str:
+    killed = f", {row.lone_kills} of them killed from outside or unnoticed" if row.lone_kills else ""
+    return f"{row.lone_deaths} runners died while they {doing} and nothing else{killed}"
+
+
+def _cut_short(recorded: turns.RecordedTurn, made: list[calls.JournalCall]) -> Turn:
+    """The turn during which the runner died, with the calls that it is known to have made."""
+    known = [each.call for each in made if each.call is not None and each.call.turn == recorded.index]
+    lost = [
+        Call(seq=each.seq, turn=recorded.index, api=each.api, arguments=each.arguments, error=_LOST)
+        for each in made
+        if each.call is None
+    ]
+    return msgspec.structs.replace(recorded.turn, outcome=Stop.CRASHED.value, alive=False, calls=(*known, *lost))
+
 
 _SANDBOX_TRIES = 3
 _PATIENCE = 0.8  # of the time of a task, or of a check, in which the waits for a `Retry-After` have to end
@@ -165,7 +550,7 @@ class TaskExecutor:
         await self._fail(row, owner, failure, journal)
 
     async def _execute(self, row: tables.Task, owner: str, journal: TaskJournal) -> None:
-        if suspects.is_condemned(row):
+        if queue.is_condemned(row):
             await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
@@ -337,7 +722,7 @@ class TaskExecutor:
         row: tables.Task,
         owner: str,
         trajectory: Trajectory,
-        outcome: task_queue.TaskOutcome,
+        outcome: queue.TaskOutcome,
         journal: TaskJournal,
     ) -> None:
         secrets, outcome = journal.secrets, journal.secrets.mask_value(outcome)
@@ -345,7 +730,7 @@ class TaskExecutor:
         trajectory = msgspec.structs.replace(trajectory, **end)
         async with self.sessions.begin() as session:
             outcome = msgspec.structs.replace(outcome, cost=await usage.of_trajectory(session, trajectory))
-            if not await task_queue.finish(session, row.id, owner, outcome):
+            if not await queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
                 journal.stop_signal.lost = True
                 return
@@ -371,9 +756,9 @@ class TaskExecutor:
             await self._fail_unrecorded(row, owner, failure, journal)
 
     async def _fail_unrecorded(self, row: tables.Task, owner: str, failure: str, journal: TaskJournal) -> None:
-        outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=journal.secrets.mask(failure))
+        outcome = queue.TaskOutcome(state=TaskState.FAILED, failure=journal.secrets.mask(failure))
         async with self.sessions.begin() as session:
-            if not await task_queue.finish(session, row.id, owner, outcome):
+            if not await queue.finish(session, row.id, owner, outcome):
                 journal.stop_signal.lost = True
                 return
             await tell_end(session, row.id, outcome, journal.secrets)

@@ -1,20 +1,27 @@
-"""Records a running task, so that another process can resume it."""
+"""Records a running task, so that another process can resume it: its turns and calls, events and approvals.
+
+Marks of calls that went out are on this machine's disk: a killed runner cannot tell the database any more.
+Without contact to the database, nothing is known about other runners.
+"""
 
 import asyncio
+import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Self
+from uuid import UUID
 
 import msgspec
 import structlog
 
-from app.agent.hooks import RolloutHooks
-from app.agent.prompt_profiles import hosted_prompt, prompt_of
-from app.agent.rollout_loop import Agent, ResumeState
-from app.agent.stop_signal import StopSignal, SuspendedError
+from app.agent.prompts import hosted_prompt, prompt_of
+from app.agent.rollout import Agent, ResumeState, RolloutHooks, StopSignal, SuspendedError
 from app.apis import trials
 from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import shown_call
@@ -26,16 +33,120 @@ from app.base.errors import ConflictError, first_line
 from app.base.secrets import SecretValues
 from app.base.telemetry import Phase, timed
 from app.base.values import Call, Json, Offer, Policy, Turn, hosted_id
-from app.db import calls, lease, results, tables, task_queue, task_secrets, turns
+from app.db import lease, results, tables
 from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_unavailable
 from app.db.tables import Exploration
 from app.engine.model_scope import ModelScope
 from app.engine.protocol import Tokens
 from app.projects.settings import ApprovalDecision, ApprovalRequest
-from app.runner.database_contact import boot_time
-from app.runner.event_values import call_fields
-from app.runner.sent_marks import SentMarks
 from app.skills import moves, offers
+from app.tasks import calls, masking, queue, turns
+from app.tasks.masking import call_fields
+
+_GAPS = 3  # a gap of this fraction of a lease may have let leases expire
+
+
+def boot_time() -> float:
+    """On Linux, this clock goes on while the machine sleeps, as the database's does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+class DatabaseContact:
+    """Leases that expire during an outage, or while the machine sleeps, prove nothing about their owners.
+
+    Until contact has lasted for as long as a lease, their owners may be alive and about to renew them.
+    """
+
+    def __init__(self, lease_seconds: float, clock: Callable[[], float] = boot_time) -> None:
+        self._lease = lease_seconds
+        self._clock = clock
+        self._since = self._latest = clock()
+
+    def confirm(self) -> None:
+        """Call it whenever the database has answered; it begins anew after a gap."""
+        now = self._clock()
+        if now - self._latest > self._lease / _GAPS:
+            self._since = now
+        self._latest = now
+
+    @property
+    def is_proof(self) -> bool:
+        """An owner whose lease is expired now had the time to renew it, and did not."""
+        now = self._clock()
+        return now - self._latest <= self._lease / _GAPS and now - self._since >= self._lease
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_KEPT_SECONDS = 86_400.0
+_BEGUN, _SENT = b"b", b"s"
+
+
+class _Mark(msgspec.Struct, array_like=True, frozen=True):
+    boot: str
+    seq: int
+    sealed: bytes
+
+
+class SentMarks:
+    """A file for each task, of its latest call that must not be repeated: whether a byte of it may have left.
+
+    What a killed process wrote is there, so that whoever goes on with its task knows the call was not sent. What a
+    machine wrote before it crashed may not be: marks of an earlier boot count for nothing.
+    """
+
+    def __init__(self, directory: Path, boot: str) -> None:
+        self._directory, self._boot = directory, boot
+
+    @classmethod
+    def open(cls, directory: Path) -> Self | None:
+        """None where no marks can be kept: then the call that a killed runner began is in doubt."""
+        try:
+            boot = _BOOT.read_text().strip()
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None
+        for path in directory.iterdir():
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
+                    path.unlink()
+        return cls(directory, boot)
+
+    def begin(self, task_id: UUID, seq: int, sealed: bytes) -> None:
+        """Call before the row of the call is committed. Without room on the disk there is no mark."""
+        content = _BEGUN + msgspec.msgpack.encode(_Mark(self._boot, seq, sealed))
+        try:
+            self._path(task_id).write_bytes(content)
+        except OSError:
+            self.forget(task_id)
+
+    def sent(self, task_id: UUID) -> None:
+        """Call before the first byte leaves. Raises OSError if that cannot be marked: then nothing may be sent."""
+        try:
+            file = os.open(self._path(task_id), os.O_WRONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.pwrite(file, _SENT, 0)
+        finally:
+            os.close(file)
+
+    def unsent(self, task_id: UUID) -> tuple[int, bytes] | None:
+        """The call, by its number and its sealed arguments, that began and of which no byte has left."""
+        try:
+            content = self._path(task_id).read_bytes()
+            mark = msgspec.msgpack.decode(content[1:], type=_Mark)
+        except (OSError, msgspec.DecodeError):
+            return None
+        is_unsent = content.startswith(_BEGUN) and mark.boot == self._boot
+        return (mark.seq, mark.sealed) if is_unsent else None
+
+    def forget(self, task_id: UUID) -> None:
+        with suppress(OSError):
+            self._path(task_id).unlink()
+
+    def _path(self, task_id: UUID) -> Path:
+        return self._directory / str(task_id)
+
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +176,7 @@ class TaskJournal(RolloutHooks):
         super().__init__(stop_signal)
         self._marks = marks
         self.secrets = SecretValues()
-        task_secrets.note(self.secrets, task)
+        masking.note(self.secrets, task)
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self.guard = SkillGuard({})  # of these skills
         self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts
@@ -97,7 +208,7 @@ class TaskJournal(RolloutHooks):
             made = await calls.of_task(session, self._task.id)
             self.decisions = await approvals.decisions(session, self._task.id)
         self._lost = {each.seq: each for each in made if each.call is None}
-        task_secrets.note(self.secrets, self._task, recorded, made)
+        masking.note(self.secrets, self._task, recorded, made)
         begun = recorded[-1] if recorded and not recorded[-1].ended else None
         known = tuple(
             each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
@@ -123,7 +234,7 @@ class TaskJournal(RolloutHooks):
         scope = ModelScope() if is_hosted else ModelScope.of(model, agent.tokenizer.card)
         if is_hosted:
             async with self._sessions.begin() as session:
-                began = await task_queue.record_prompt(session, self._task.id, self._owner, hosted_prompt())
+                began = await queue.record_prompt(session, self._task.id, self._owner, hosted_prompt())
             self._task.prompt = began
         if (remark := scope.remark(apis, await self._tried(policy.model))) is not None:
             async with self._sessions.begin() as session:
@@ -190,7 +301,7 @@ class TaskJournal(RolloutHooks):
         if self._task.lone_deaths:
             async with self._sessions.begin() as session:
                 await turns.begin(session, *about, new)
-                await task_queue.advance(session, self._task.id, self._owner)
+                await queue.advance(session, self._task.id, self._owner)
         else:
             async with direct(self._sessions) as handle:
                 await turns.begin(handle, *about, new)
@@ -242,7 +353,7 @@ class TaskJournal(RolloutHooks):
             if made:
                 await calls.record(session, self._task.id, self._owner, made, new)
             stored = await approvals.request(session, self._task, self._owner, request, shown)
-            await task_secrets.mask(session, self._task.id, self.secrets)  # no journal has the call
+            await masking.mask(session, self._task.id, self.secrets)  # no journal has the call
         if stored is not None:
             raise SuspendedError(f"{request.api} waits for a person's approval")
         self.stop_signal.released = False

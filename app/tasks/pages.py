@@ -1,34 +1,237 @@
-"""The page of a task: one timeline, live while the task runs."""
+"""The pages of tasks: finding them and sending one; the timeline of one, live while it runs; what a person does
+about it: score it, run it again, cancel it, decide on its call; a task beside its replay; and the feedback that
+is wanted.
+"""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from litestar import Controller, Response, get
+import msgspec
+from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.feedback import FeedbackView
-from app.api.task_view import skills_of, view_task
-from app.api.trajectories import prompts_of
+from app.agent.action import extract_code
 from app.apis.approvals import store as approvals
-from app.apis.approvals.routes import ApprovalView, view_approval
-from app.base.errors import NotFoundError
-from app.base.values import Trajectory
-from app.console.timeline import Timeline, fold
-from app.db import feedback, results, tables, tasks, turns
+from app.apis.approvals.routes import DECISIONS, ApprovalView, DecisionRequest, view_approval
+from app.apis.documents.reader import DocumentReader
+from app.apis.pages import read_callable
+from app.base.errors import AppError, InvalidError, NotFoundError
+from app.base.values import Stop, Trajectory
+from app.db import results, tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
-from app.db.tables import TASK_END_STATES, ReleaseState
+from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
 from app.engine.tokenizer import ChatTokenizer
+from app.projects import statistics
 from app.projects.settings import Limits
+from app.projects.statistics import Grouping, TimeBucket
 from app.releases import store as releases
+from app.releases import trials_store
+from app.skills import store as skills
+from app.tasks import doubts, feedback, turns
+from app.tasks import store as tasks
+from app.tasks.events import Timeline, fold
+from app.tasks.feedback import FeedbackRequest, FeedbackView, give_feedback, wanted_feedback
+from app.tasks.routes import cancel_task, search
+from app.tasks.submission import Check, Principal, Priority, Rerun, Submission, repeat, submit_all
+from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
-from app.web.forms import Form
-from app.web.pages import Visit, Visitor, page, render, visit_project
+from app.web.fields import Scenario, Score
+from app.web.forms import Form, parse_form, read_form
+from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream
+
+_PAGE = 50
+_SCENARIOS = 100  # that are suggested
+_SUCCESS = 0.5
+_BELOW = 0.4999999
+_Any = Request[Any, Any, Any]
+
+
+class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The filters of the page, as its form sends them."""
+
+    q: Annotated[str, msgspec.Meta(max_length=500, pattern=r"^[^\x00]*$")] | None = None
+    state: TaskState | None = None
+    stop: Stop | None = None
+    score: Literal["good", "bad"] | None = None
+    scenario: Scenario | None = None
+    skill: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] | None = None
+    release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    since: date | None = None
+    until: date | None = None
+
+
+class NewTaskFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of a new task."""
+
+    instruction: Annotated[str, msgspec.Meta(max_length=20_000, pattern=r"^[^\x00]*$")]
+    scenario: Scenario | None = None
+    check: Check | None = None
+    principal: Principal = ""
+    priority: Priority = 0
+    variables: Annotated[str, msgspec.Meta(max_length=100_000, pattern=r"^[^\x00]*$")] = ""
+    without_skills: bool = False
+    without_exploring: bool = False
+
+
+class TaskPages(Controller):
+    path = "/tasks"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        form: Form[TaskQuery] = parse_form(visit.query, TaskQuery)
+        found, cursor = list[tables.Task](), None
+        if form.value is not None:
+            try:
+                result = await search(
+                    session, await _filter(session, visit, form.value), visit.query.get("cursor"), _PAGE
+                )
+                found, cursor = result.items, result.cursor
+            except AppError as error:
+                form = form.refused(error)
+        return page(
+            visit,
+            "tasks.html",
+            status=200 if form.value else 400,
+            form=form,
+            tasks=found,
+            cursor=cursor,
+            numbers=await release_numbers(session, visit.project.id),
+            states=[state.value for state in TaskState],
+            stops=[stop.value for stop in Stop],
+            scenarios=await _scenarios(session, visit),
+        )
+
+    @get("/new")
+    async def ask(
+        self, visit: Visitor, session: Db, document_reader: NamedDependency[DocumentReader]
+    ) -> Response[str]:
+        return await _new_page(visit, session, document_reader, Form[NewTaskFields]())
+
+    @post()
+    async def submit(
+        self,
+        request: _Any,
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Response[Any]:
+        form = await read_form(request, NewTaskFields)
+        if form.value is None:
+            return await _new_page(visit, session, document_reader, form)
+        try:
+            submission = _submission(form.value, visit.project.name)
+            [row] = await submit_all(session, visit.access, submission, None, limits)
+        except AppError as error:
+            return await _new_page(visit, session, document_reader, form.refused(error))
+        await session.commit()
+        return after_change(
+            f"/console/tasks/{row.id}", "The task is queued. What it does shows here as it happens."
+        )
+
+
+async def release_numbers(session: AsyncSession, project_id: UUID) -> Mapping[UUID, int]:
+    return {row.id: row.number for row in await releases.of_project(session, project_id)}
+
+
+async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> tasks.TaskFilter:
+    """Raises InvalidError, NotFoundError."""
+    owner = visit.project.id
+    return tasks.TaskFilter(
+        project_id=owner,
+        words=query.q,
+        state=query.state,
+        stop=query.stop,
+        scenario=query.scenario,
+        skill_ids=await _skill_ids(session, owner, query.skill) if query.skill else None,
+        release_id=await _release_id(session, owner, query.release) if query.release else None,
+        min_score=_SUCCESS if query.score == "good" else None,
+        max_score=_BELOW if query.score == "bad" else None,
+        created_after=_midnight(query.since),
+        created_before=_midnight(query.until and query.until + timedelta(days=1)),
+    )
+
+
+async def _skill_ids(session: AsyncSession, project_id: UUID, text: str) -> list[UUID]:
+    """Of an id, or of all versions of a name."""
+    try:
+        return [(await skills.get(session, UUID(text), project_id)).id]
+    except ValueError:
+        versions = await skills.versions(session, project_id, text.strip())
+    except NotFoundError as error:
+        raise InvalidError(f"skill: {error}") from error
+    if not versions:
+        raise InvalidError(f"skill: none is named {text}")
+    return [each.id for each in versions]
+
+
+async def _release_id(session: AsyncSession, project_id: UUID, number: int) -> UUID:
+    try:
+        return (await releases.numbered(session, project_id, number)).id
+    except NotFoundError as error:
+        raise InvalidError(f"release: {error}") from error
+
+
+def _midnight(day: date | None) -> datetime | None:
+    return datetime.combine(day, time(), UTC) if day else None
+
+
+async def _scenarios(session: AsyncSession, visit: Visit) -> list[str]:
+    """Those of the last month, the most frequent first."""
+    since = visit.now - timedelta(days=30)
+    found = await statistics.of_project(
+        session, visit.project.id, Grouping.SCENARIO, since, visit.now, TimeBucket.WEEK, _SCENARIOS
+    )
+    return list(dict.fromkeys(row.key for row in found.rows if row.key is not None))
+
+
+async def _new_page(
+    visit: Visit, session: AsyncSession, reader: DocumentReader, form: Form[NewTaskFields]
+) -> Response[str]:
+    return page(
+        visit,
+        "task_new.html",
+        status=400 if form.errors or form.error else 200,
+        form=form,
+        apis=await read_callable(session, visit.project, reader),
+        scenarios=await _scenarios(session, visit),
+    )
+
+
+def _submission(fields: NewTaskFields, project: str) -> Submission:
+    return Submission(
+        instruction=fields.instruction,
+        project=project,
+        scenario=fields.scenario,
+        check=fields.check,
+        principal=fields.principal,
+        priority=fields.priority,
+        variables=_variables(fields.variables),
+        use_skills=not fields.without_skills,
+        explore=not fields.without_exploring,
+    )
+
+
+def _variables(text: str) -> dict[str, str]:
+    """
+    >>> _variables("world = 7\\n\\ntenant=a=b")
+    {'world': '7', 'tenant': 'a=b'}
+    """
+    lines = [line.partition("=") for line in text.splitlines() if line.strip()]
+    for name, equals, _ in lines:
+        if not equals or not name.strip():
+            raise InvalidError("variables: write one on each line, as name = value")
+    return {name.strip(): value.strip() for name, _, value in lines}
+
 
 _MOST_EVENTS = 20_000
 _CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
@@ -183,3 +386,182 @@ class _BlockReader:
         if ended and messages:
             messages.append(ServerSentEventMessage(data="", event="end", id=self._position))
         return EventBatch(messages, ended=ended)
+
+
+_AnyRequest = Request[Any, Any, Any]
+
+
+class FeedbackFields(msgspec.Struct, frozen=True, kw_only=True):
+    """`turn` counts from 0; without one the comment is about the task."""
+
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+
+
+class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
+    release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class SettleFields(msgspec.Struct, frozen=True, kw_only=True):
+    call: Literal["arrived", "lost"]
+    result: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
+
+
+class TaskChanges(Controller):
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post("/tasks/{task_id:uuid}/feedback")
+    async def give(
+        self,
+        request: _AnyRequest,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+        tokenizer: NamedDependency[ChatTokenizer | None],
+    ) -> Response[Any]:
+        task = await tasks.get(session, task_id, visit.access.project_id)
+        form: Form[FeedbackFields] = await read_form(request, FeedbackFields)
+        if form.value is not None:
+            data = FeedbackRequest(task_id, form.value.score, form.value.comment, turn=form.value.turn)
+            try:
+                await give_feedback(session, visit.access, data, request.state["secret"])
+                await session.commit()
+                return after_change(f"/console/tasks/{task_id}#feedback", "The score is stored.")
+            except AppError as error:
+                form = form.refused(error)
+                await session.rollback()
+        visit = await visit_project(visit, session, task.project_id)
+        return await task_page(session, visit, task, limits, tokenizer, form)
+
+    @post("/tasks/{task_id:uuid}/rerun")
+    async def rerun(
+        self,
+        request: _AnyRequest,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+    ) -> Response[Any]:
+        number = (await read_form(request, RerunFields)).given().release
+        changes = Rerun() if number is None else Rerun(release=number)
+        again = await repeat(session, visit.access, task_id, changes, None, limits)
+        await session.commit()
+        by = f" Release {number} will do it." if number else ""
+        return after_change(f"/console/tasks/{again.id}", f"The task is queued again, as this new one.{by}")
+
+    @post("/tasks/{task_id:uuid}/cancel")
+    async def cancel(self, task_id: FromPath[UUID], visit: Visitor, session: Db) -> Response[Any]:
+        await cancel_task(session, visit.access, task_id)
+        await session.commit()
+        return after_change(f"/console/tasks/{task_id}", "The task is cancelled.")
+
+    @post("/tasks/{task_id:uuid}/settle")
+    async def settle(
+        self, request: _AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
+    ) -> Response[Any]:
+        await tasks.get(session, task_id, visit.access.project_id)
+        found = (await read_form(request, SettleFields)).given()
+        arrived = found.call == "arrived"
+        try:
+            result = msgspec.json.decode(found.result) if arrived and found.result else None
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"result: it is not JSON: {error}") from error
+        await doubts.settle(session, task_id, visit.access.actor, arrived=arrived, result=result)
+        await session.commit()
+        return after_change(f"/console/tasks/{task_id}", "The task goes on.")
+
+    @post("/tasks/{task_id:uuid}/approvals/{approval_id:uuid}", opt={"scope": "approvals"})
+    async def decide(
+        self,
+        request: _AnyRequest,
+        task_id: FromPath[UUID],  # noqa: ARG002  of the page that it is decided on
+        approval_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+    ) -> Response[Any]:
+        data = (await read_form(request, DecisionRequest)).given()
+        row = await approvals.get(session, approval_id, visit.access.project_id)
+        state = DECISIONS[data.decision]
+        await approvals.decide(session, row, state, visit.access.actor, data.reason)
+        await session.commit()
+        return after_change(f"/console/tasks/{row.task_id}", f"{row.api} is {state.value}; the task goes on.")
+
+
+Number = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class ReplayFields(msgspec.Struct, frozen=True):
+    release: Number
+
+
+class ReplayPages(Controller):
+    path = "/tasks/{task_id:uuid}/replay"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post()
+    async def ask(
+        self, request: Request[Any, Any, Any], task_id: FromPath[UUID], visit: Visitor, session: Db
+    ) -> Response[Any]:
+        task = await tasks.get(session, task_id, visit.access.project_id)
+        form = await read_form(request, ReplayFields)
+        if form.value is None:
+            raise InvalidError("release: choose the number of a release")
+        release, _ = await ask_replay(session, task, form.value.release)
+        await session.commit()
+        text = f"Release {release.number} does the task again. No call goes out."
+        return after_change(f"/console/tasks/{task_id}/replay?release={release.number}", text)
+
+    @get()
+    async def show(
+        self,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        release: Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)] = None,
+    ) -> Response[str]:
+        """Without a release, the choice of one."""
+        task = await tasks.get(session, task_id, visit.access.project_id)
+        if release is None:
+            visit = await visit_project(visit, session, task.project_id)
+            choices = await releases_to_choose(session, task.project_id)
+            ended = task.state in TASK_END_STATES
+            return page(visit, "task_replay_choice.html", task=task, releases=choices, ended=ended)
+        by = await releases.numbered(session, task.project_id, release)
+        replay = await trials_store.replay(session, by.id, task.id)
+        view = await view_replay(session, task, by, replay) if replay else None
+        visit = await visit_project(visit, session, task.project_id)
+        return page(visit, "task_replay.html", task=task, release=by, view=view, code_of=extract_code)
+
+
+_TASKS = 30
+
+
+class ScoreFields(msgspec.Struct, frozen=True):
+    score: Score
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+
+
+class FeedbackPages(Controller):
+    path = "/feedback"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        owner = visit.project.id
+        wanted = await wanted_feedback(session, owner, _TASKS)
+        failed = await statistics.count_failed(session, owner)
+        return page(visit, "feedback.html", wanted=wanted, failed=failed)
+
+    @post("/{task_id:uuid}")
+    async def give(
+        self, task_id: FromPath[UUID], request: Request[Any, Any, Any], visit: Visitor, session: Db
+    ) -> Response[Any]:
+        task = await tasks.get(session, task_id, visit.access.project_id)
+        visit = await visit_project(visit, session, task.project_id)
+        entered = (await read_form(request, ScoreFields)).given()
+        given = FeedbackRequest(task_id=task_id, score=entered.score, comment=entered.comment)
+        await give_feedback(session, visit.access, given, request.state["secret"])
+        await session.commit()
+        return after_change(visit.url("/console/feedback"), "stored the score")

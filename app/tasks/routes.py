@@ -1,26 +1,49 @@
-"""Routes for tasks."""
+"""Routes for tasks: submitted, listed, shown, run again, cancelled, settled, exported and erased; for the
+runner processes, and for how far judges agree with people.
+"""
 
 import asyncio
-from typing import Annotated
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, get, post
+from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
+from litestar.response import Stream
+from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.rerun import Rerun, repeat
-from app.api.submission import Submission, submit_all
-from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
-from app.base.errors import InvalidError
-from app.base.values import Json, Stop
-from app.db import doubts, results, tables, task_queue, tasks
+from app.base.errors import ForbiddenError, InvalidError, NotFoundError
+from app.base.telemetry import TASKS_ERASED
+from app.base.values import Json, Stop, Trajectory
+from app.db import queries, results, runners, tables
+from app.db.database import Sessions
 from app.db.queries import Page
-from app.projects.authorization import project_filter, project_names
+from app.projects import store as projects
+from app.projects.authorization import find_project, project_filter, project_names
 from app.projects.settings import Limits
+from app.tasks import doubts, queue, retention, verification
+from app.tasks import store as task_batches
+from app.tasks import store as tasks
+from app.tasks.retention import Erasure
+from app.tasks.submission import Rerun, Submission, repeat, submit_all
+from app.tasks.verification import LEAST_TASKS, Agreement
+from app.tasks.views import (
+    Accepted,
+    AcceptedMany,
+    TaskPage,
+    TaskSummary,
+    TaskView,
+    TrajectoryView,
+    view,
+    view_task,
+)
 from app.web.access import Access, Caller, Db
-from app.web.fields import Cursor, Limit, ProjectName, Since, Until, in_utc
+from app.web.fields import Cursor, Limit, ProjectName, Since, Until, columns, in_utc
 from app.web.problem import problems
 
 IdempotencyKey = Annotated[
@@ -221,6 +244,198 @@ async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> t
     task = await tasks.request_cancel(session, task_id)
     if task.state is tables.TaskState.CANCELLED and not await results.has(session, task_id, "done"):
         # no runner has it, so none will record its end
-        ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
+        ended = queue.TaskOutcome(state=task.state, stop=task.stop)
         await results.append(session, task_id, "done", msgspec.to_builtins(ended))
     return task
+
+
+_MEDIA_TYPE = "text/x-ndjson"
+_STREAM = ResponseSpec(
+    Any,
+    description="One JSON object per line: a `task`, as GET /v1/tasks shows it, and its `trajectory`, as "
+    "GET /v1/tasks/{task_id}/trajectory shows it without the text of its prompts",
+    media_type=_MEDIA_TYPE,
+    generate_examples=False,
+)
+
+
+class ExportedTask(msgspec.Struct, frozen=True):
+    """One line of an export."""
+
+    task: TaskSummary
+    trajectory: TrajectoryView
+
+
+class ExportController(Controller):
+    path = "/tasks/export"
+    tags = ("Tasks",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get(
+        summary="Export tasks with their trajectories",
+        media_type=_MEDIA_TYPE,
+        responses={200: _STREAM, **problems(400, 401, 403, 404)},
+    )
+    async def export(  # noqa: PLR0913 - each is a query parameter
+        self,
+        access: Caller,
+        sessions: NamedDependency[Sessions],
+        project: ProjectName = None,
+        scenario: FromQuery[str | None] = None,
+        created_after: Since = None,
+        created_before: Until = None,
+        min_score: FromQuery[float | None] = None,
+        tokens: Annotated[bool, QueryParameter(description="include token ids and logprobs")] = False,
+        limit: Annotated[int | None, QueryParameter(ge=1, description="number of tasks; default: all")] = None,
+    ) -> Stream:
+        """Tasks that are done and have a trajectory, newest first, as a stream of lines. None is sent twice; tasks
+        that end meanwhile may be missing.
+        """
+        async with sessions() as session:
+            only = tasks.TaskFilter(
+                project_id=await project_filter(session, access, project),
+                state=tables.TaskState.DONE,
+                scenario=scenario,
+                created_after=in_utc(created_after, "created_after"),
+                created_before=in_utc(created_before, "created_before"),
+                min_score=min_score,
+            )
+            names = await project_names(session)
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for batch in task_batches.batches(sessions, only, limit):
+                yield await asyncio.to_thread(
+                    b"".join,
+                    (_line(task, names.get(task.project_id, ""), record, tokens) for task, record in batch),
+                )
+
+        return Stream(lines(), media_type=_MEDIA_TYPE)
+
+
+def _line(task: tables.Task, project: str, record: bytes, tokens: bool) -> bytes:
+    trajectory = view(msgspec.msgpack.decode(record, type=Trajectory), tokens=tokens)
+    return msgspec.json.encode(ExportedTask(TaskSummary.of(task, project), trajectory)) + b"\n"
+
+
+Principal = Annotated[
+    str, QueryParameter(min_length=1, max_length=200, pattern=r"^[^\x00]*$", description="whose tasks to erase")
+]
+_ERASE = problems(400, 401, 403, 404, 409)
+_AT_ONCE = 200
+
+
+class ErasureController(Controller):
+    path = "/tasks"
+    tags = ("Tasks",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @delete("/{task_id:uuid}", status_code=200, summary="Erase a task", responses=_ERASE)
+    async def erase_task(
+        self, task_id: FromPath[UUID], session: Db, sessions: NamedDependency[Sessions], access: Caller
+    ) -> Erasure:
+        """Deletes a task that has ended with its events, trajectory, feedback, approvals and messages, and every
+        copy that training runs keep. Names the skills that it wrote, and the runs and releases that learned from
+        it: they stay. 409 if it has not ended, or a run is learning from it."""
+        task = await tasks.get(session, task_id, access.project_id)
+        await session.commit()
+        erased = await _erase(sessions, access, task.project_id, retention.of_task(task_id))
+        if not erased.tasks:
+            raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
+        return erased
+
+    @delete(status_code=200, summary="Erase all tasks of a person", responses=_ERASE)
+    async def erase_principal(
+        self,
+        principal: Principal,
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        access: Caller,
+        project: ProjectName = None,
+    ) -> Erasure:
+        """All tasks of this `principal` in the project that were submitted so far. If it is interrupted, repeat
+        it. 409, and none is erased, if one has not ended."""
+        owner = await find_project(session, access, project)
+        until = await queries.now(session)
+        await session.commit()
+        return await _erase(sessions, access, owner.id, retention.of_principal(owner.id, principal, until))
+
+
+async def _erase(sessions: Sessions, access: Access, project_id: UUID, which: Select[UUID]) -> Erasure:
+    """In small transactions, each with its entry in the audit log."""
+    async with sessions() as session:
+        await retention.check_erasable(session, which)
+    erased, batch = Erasure(), None
+    while batch is None or batch.tasks:
+        async with sessions.begin() as session:
+            batch = await retention.erase_some(session, project_id, which, access.actor, _AT_ONCE)
+        TASKS_ERASED.inc(batch.tasks)
+        erased += batch
+    return erased
+
+
+class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
+    """`in_flight` are tasks, `capacity` their limit; `error` is why it cannot execute any, `faults` what is wrong
+    by part. One that is `draining` only ends what it has. `prompt_hash` is of the prompt it serves with.
+    """
+
+    id: str
+    host: str
+    pid: int
+    started_at: datetime
+    seen_at: datetime
+    in_flight: int
+    capacity: int
+    memory_bytes: int
+    sandbox: str
+    prompt: str | None = msgspec.field(name="prompt_hash")
+    draining: bool
+    error: str | None
+    faults: dict[str, str]
+
+
+class RunnerController(Controller):
+    path = "/runners"
+    tags = ("Health",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get(summary="List runners", responses=problems(401, 403))
+    async def index(self, session: Db, access: Caller) -> list[RunnerView]:
+        """The processes that execute tasks and reported within the last seconds, oldest first. Not for a key that
+        is limited to a project.
+        """
+        if access.project_id is not None:
+            raise ForbiddenError("this key is limited to a project, and runners belong to all projects")
+        return [RunnerView(**columns(each, RunnerView)) for each in await runners.live(session)]
+
+
+class JudgeView(msgspec.Struct, frozen=True):
+    """A judge with its options and the project's rubric: others have another name."""
+
+    judge: str
+    agreement: Agreement
+    trusted: bool  #: runs learn from its scores
+
+
+class AgreementView(msgspec.Struct, frozen=True):
+    """`least` is the project's `judge_agreement`, which the lower bound of the interval must reach."""
+
+    least: float
+    least_tasks: int
+    judges: list[JudgeView]
+
+
+class JudgeController(Controller):
+    path = "/judge"
+    tags = ("Feedback",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get("/agreement", summary="Compare judges with people", responses=problems(400, 401, 403, 404))
+    async def agreement(self, session: Db, access: Caller, project: ProjectName = None) -> AgreementView:
+        """Of the tasks that both a judge and a person have scored. A judge that always says the same is not
+        trusted, however often that is right: its `kappa` is 0 or null.
+        """
+        owner = await find_project(session, access, project)
+        least = projects.settings_of(owner).judge_agreement
+        found = await verification.agreements(session, owner.id)
+        judges = [JudgeView(name, each, not least or each.suffices(least)) for name, each in found.items()]
+        return AgreementView(least, LEAST_TASKS, judges)

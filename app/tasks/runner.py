@@ -1,38 +1,57 @@
 """Claims tasks from the queue and executes several at once, each under a lease that is renewed.
 
-A task that is under way here is never claimed here again: after a stall, its claim is renewed if nobody else has
-claimed it. If somebody has, its rollout is stopped, and the death of this runner that was counted is withdrawn.
+A task that is under way here is never claimed here again: after a stall, its claim is renewed if nobody else
+has claimed it. If somebody has, its rollout is stopped, and the death of this runner that was counted is
+withdrawn. A suspect, a task during which a runner died, is executed alone: it is claimed and held until the
+tasks under way have ended, while no other is claimed.
 
-A suspect, a task during which a runner died, is executed alone: it is claimed and held until the tasks under way
-have ended, while no other is claimed.
+The process reports itself to the others and frees the tasks of runners that died on this machine; it ends if it
+is stuck, is replaced if it grows too large, claims nothing while a disk is nearly full, and leaves a trace of
+how it ended.
 """
 
 import asyncio
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Self
+from pathlib import Path
+from typing import BinaryIO, Self
 from uuid import UUID
 
 import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.stop_signal import StopSignal
+from app.agent.rollout import StopSignal
 from app.base import telemetry
-from app.base.errors import ConflictError, first_line
-from app.base.loop import Loop
-from app.base.processes import new_owner
-from app.db import suspects, tables, task_queue
+from app.base.errors import ConflictError, HostError, SandboxError, SettingError, first_line
+from app.base.guarded_output import dropped_lines
+from app.base.loop import UNRESPONSIVE, Loop, faults_by_part, running_loops
+from app.base.processes import is_gone, new_owner, pid_space
+from app.base.settings import Settings
+from app.base.values import Json
+from app.db import runners, tables
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
+from app.db.disk_space import DiskSpace
 from app.db.lease import new_claim
-from app.db.runners import CLAIMS, HOST
+from app.db.runners import CLAIMS, DISK, ESSENTIAL, HOST, SANDBOX, RunnerReport
+from app.engine.dispatch import Occupancy
 from app.projects.settings import Limits
 from app.releases import store as releases
 from app.releases import trials_store
-from app.runner.database_contact import DatabaseContact
-from app.runner.measurement import count_attempt
-from app.runner.postponed import PostponedError
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import SessionLimits
+from app.tasks import queue
+from app.tasks.execution import PostponedError, count_attempt
+from app.tasks.journal import DatabaseContact
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +167,7 @@ class Runner:
         await self._leases.stop()
         try:
             async with self._sessions.begin() as session:
-                await task_queue.hand_back(session, self.owner)
+                await queue.hand_back(session, self.owner)
         except TRANSIENT as error:
             log.warning("tasks wait until their leases expire", cause=first_line(error))
 
@@ -185,7 +204,7 @@ class Runner:
             held_off = self._projects_held_off()
             if not self.answers():
                 held_off += await releases.local_projects(session)
-            task = await task_queue.claim(
+            task = await queue.claim(
                 session,
                 claim,
                 options.lease_seconds,
@@ -208,7 +227,7 @@ class Runner:
 
     def _start(self, task: tables.Task, claim: str) -> None:
         count_attempt(task)
-        suspect, stop_signal = suspects.is_suspect(task), StopSignal(cancelled=task.cancel_requested)
+        suspect, stop_signal = queue.is_suspect(task), StopSignal(cancelled=task.cancel_requested)
         execute = self._execute_alone if suspect else self._execute
         context = copy_context()  # in which its end is logged too: see `mask_logs`
         work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}", context=context)
@@ -226,7 +245,7 @@ class Runner:
             return
         try:
             async with self._sessions.begin() as session:
-                await task_queue.mark_alone(session, task.id, claim)
+                await queue.mark_alone(session, task.id, claim)
         except ConflictError:
             stop_signal.lost = True
             return
@@ -266,7 +285,7 @@ class Runner:
             await self._hand_back_dropped()
         for task in list(self._taken_over):
             async with self._sessions.begin() as session:
-                await task_queue.withdraw_death(session, task.id, alone=task.alone)
+                await queue.withdraw_death(session, task.id, alone=task.alone)
             self._taken_over.remove(task)
         if not self._executions:
             return
@@ -280,7 +299,7 @@ class Runner:
     async def _hand_back_dropped(self) -> None:
         for task_id, dropped in list(self._dropped.items()):
             async with self._sessions.begin() as session:
-                await task_queue.put_back(
+                await queue.put_back(
                     session,
                     task_id,
                     dropped.claim,
@@ -294,7 +313,7 @@ class Runner:
         before = dict(self._executions)
         claims = {task_id: execution.claim for task_id, execution in before.items()}
         async with self._sessions.begin() as session:
-            cancellations = await task_queue.extend(session, claims, self._options.lease_seconds)
+            cancellations = await queue.extend(session, claims, self._options.lease_seconds)
         self._contact.confirm()
         for task_id, execution in before.items():
             if execution.work.done():
@@ -308,7 +327,7 @@ class Runner:
 
     async def _cancel(self) -> None:
         async with direct(self._sessions) as handle:
-            cancelled = await task_queue.cancelled(handle, self.owner)
+            cancelled = await queue.cancelled(handle, self.owner)
         self._contact.confirm()
         for task_id in cancelled & self._executions.keys():
             self._executions[task_id].stop_signal.cancel()
@@ -319,4 +338,311 @@ async def abandon_all(session: AsyncSession, process: str, *, killed: bool = Fal
     about to. Returns the tasks' ids.
     """
     await trials_store.abandon(session, process)
-    return await task_queue.abandon(session, process, killed=killed)
+    return await queue.abandon(session, process, killed=killed)
+
+
+_PULSES = 4  # within the seconds after which the event loop counts as stuck
+_KEPT_SECONDS = 86_400.0  # the file of a runner whose end nobody has noticed
+
+
+class CrashFile:
+    """While entered, the file of this runner in `directory` is empty unless its event loop has not responded for
+    `seconds`. A fatal signal of its own also leaves a trace, SIGKILL leaves none.
+
+    Both are written by C code that needs no GIL. Without a file that can be written, ends look like kills.
+    """
+
+    def __init__(self, directory: Path, owner: str, seconds: float) -> None:
+        self._directory, self._owner, self._seconds = directory, owner, seconds
+        self._file: BinaryIO | None = None
+        self._loop = Loop("keep the crash file empty", self._pulse, seconds / _PULSES)
+
+    async def __aenter__(self) -> Self:
+        with suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            self._file = self._path(self._owner).open("ab", buffering=0)
+            faulthandler.enable(self._file, all_threads=False)
+            self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+        faulthandler.cancel_dump_traceback_later()
+        if self._file is not None:
+            faulthandler.disable()
+            self._file.close()
+            self._path(self._owner).unlink(missing_ok=True)
+
+    def ended_by_itself(self, owner: str) -> bool:
+        """Whether another runner, which is dead, left a trace. Ask once: its file is deleted."""
+        try:
+            found = self._path(owner).stat().st_size > 0
+            self._path(owner).unlink()
+        except OSError:
+            return False
+        return found
+
+    async def _pulse(self) -> None:
+        assert self._file is not None
+        os.ftruncate(self._file.fileno(), 0)
+        faulthandler.dump_traceback_later(self._seconds, file=self._file)
+
+    def _path(self, owner: str) -> Path:
+        return self._directory / f"{owner}.crash"
+
+    def _sweep(self) -> None:
+        for path in self._directory.glob("*.crash"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
+                    path.unlink()
+
+
+_PULSE_SECONDS = 0.25  # of the event loop: so often that threads on many processors compute little meanwhile
+_LOOKS = 8  # of the watchdog, within the seconds after which it bites
+_MEMORY_SECONDS = 0.5  # between two looks at the memory
+_FULL = 0.9  # of the limit: the process is replaced before allocations fail
+
+
+class Watchdog:
+    """While entered, ends the process by UNRESPONSIVE if the event loop computes or waits for `seconds` without
+    a pause, and logs what it was executing.
+
+    Time for which the host has no processor for it, or has stopped the process, does not count. A timer of the
+    kernel measures what the process computes, which needs no GIL: also a regular expression cannot hold it up.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._busy = 0.0  # seconds since the last pulse, as the thread below has seen them
+        self._left = threading.Event()
+        self._loop = Loop("watchdog", self._pulse, _PULSE_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        faulthandler.register(UNRESPONSIVE, chain=True)
+        await self._pulse()
+        self._loop.start()
+        threading.Thread(
+            target=self._watch, args=[threading.get_native_id()], name="watchdog", daemon=True
+        ).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+        self._left.set()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    async def _pulse(self) -> None:
+        self._busy = 0.0
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # sends UNRESPONSIVE
+
+    def _watch(self, thread: int) -> None:
+        """End the process if the thread of the event loop waits for too long. Counts what was waited here, not
+        what a clock shows: the process may have been stopped.
+        """
+        pause = self._seconds / _LOOKS
+        before, starved = time.monotonic(), starved_seconds(thread)
+        while not self._left.wait(pause):
+            now, starved_now = time.monotonic(), starved_seconds(thread)
+            self._busy = max(0.0, self._busy + min(now - before, 2 * pause) - (starved_now - starved))
+            before, starved = now, starved_now
+            if self._busy >= self._seconds:
+                signal.raise_signal(UNRESPONSIVE)
+
+
+def starved_seconds(thread: int) -> float:
+    """For which a thread was ready to run, and no processor was free; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def limit_memory(settings: Settings) -> int:
+    """Limit the data of this process, and of each that it starts from now on: allocations beyond it fail. Returns
+    the bytes.
+
+    Raises SettingError if the limit leaves no room for tasks.
+    """
+    limit, used = settings.runner_memory_mb << 20, resident_bytes()
+    room = settings.sandbox_memory_mb << 20
+    if limit < used + room:
+        needed = (used + room >> 20) + 1
+        raise SettingError(
+            f"SAGE_RUNNER_MEMORY_MB={settings.runner_memory_mb} is too little: a runner takes {used >> 20} MB, "
+            f"and SAGE_SANDBOX_MEMORY_MB is {settings.sandbox_memory_mb}: set at least {needed}"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
+    return limit
+
+
+class MemoryWatch:
+    """While entered, calls `on_excess` once if the process takes nearly `limit` bytes."""
+
+    def __init__(self, limit: int, on_excess: Callable[[], None]) -> None:
+        self.limit = limit
+        self.used = resident_bytes()
+        self.excess = ""  # what is wrong, once it is
+        self._on_excess = on_excess
+        self._loop = Loop("memory", self._look, _MEMORY_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _look(self) -> None:
+        self.used = resident_bytes()
+        if self.used > _FULL * self.limit and not self.excess:
+            self.excess = (
+                f"the runner takes {self.used >> 20} MB, near its limit of {self.limit >> 20} MB "
+                "(SAGE_RUNNER_MEMORY_MB), and is replaced"
+            )
+            self._on_excess()
+
+
+def resident_bytes() -> int:
+    """Memory of this process, without the files it maps; on other systems than Linux its peak."""
+    if sys.platform == "linux":
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        return (resident - shared) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+_REPORT_SECONDS = 1.0
+_SANDBOX_SECONDS = 15.0  # between two checks that a session opens
+
+
+class RunnerPresence:
+    """While entered, keeps the row of this runner up to date; it is removed at the end."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        runner: Runner,
+        sandbox: ForkedSandbox,
+        memory: MemoryWatch,
+        occupancy: Callable[[], Occupancy],
+        prompt: str | None = None,
+        crashes: CrashFile | None = None,
+    ) -> None:
+        """`occupancy` is of the model servers, by this process; `prompt` the hash of what it serves with;
+        `crashes` tells how others ended.
+        """
+        self._crashes = crashes
+        self._sessions, self._runner, self._sandbox = sessions, runner, sandbox
+        self._memory, self._occupancy = memory, occupancy
+        self._prompt, self._pid_space = prompt, pid_space()
+        self._reports = Loop("report the runner", self._report, _REPORT_SECONDS, expected=TRANSIENT)
+        self._checks = Loop("check the sandbox", self._check_sandbox, _SANDBOX_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        self._reports.start()
+        self._checks.start()
+        return self
+
+    def wake(self) -> None:
+        """Report now."""
+        self._reports.wake()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._checks.stop()
+        await self._reports.stop()
+        try:
+            async with self._sessions.begin() as session:
+                await runners.remove(session, self._runner.owner)
+        except TRANSIENT as error:
+            log.warning("the runner is listed until others notice its end", cause=first_line(error))
+
+    async def _report(self) -> None:
+        busy, loops = self._occupancy(), running_loops()
+        faults = self._faults()
+        report = RunnerReport(
+            id=self._runner.owner,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            pid_space=self._pid_space,
+            in_flight=self._runner.running,
+            capacity=self._runner.capacity,
+            memory_bytes=self._memory.used,
+            generating=busy.in_flight,
+            waiting=busy.waiting,
+            sandbox=self._sandbox.describe(),
+            prompt=self._prompt,
+            draining=self._runner.draining,
+            error="; ".join(faults[part] for part in ESSENTIAL if part in faults) or None,
+            faults=faults,
+            loop_failures=sum(each.failed for each in loops),
+            loop_restarts=sum(each.restarts for each in loops),
+            dropped_lines=dropped_lines(),
+        )
+        async with self._sessions.begin() as session:
+            await runners.report(session, report)
+            neighbours = await runners.others_in(session, self._pid_space, self._runner.owner)
+        for each in neighbours:
+            if self._pid_space and is_gone(each.pid):
+                await self._bury(each)
+
+    def _faults(self) -> dict[str, str]:
+        faults = faults_by_part() | self._runner.faults
+        if not self._runner.answers():
+            faults.setdefault(CLAIMS, "no model server answers")
+        return faults
+
+    async def _bury(self, dead: tables.RunnerProcess) -> None:
+        killed = self._crashes is None or not self._crashes.ended_by_itself(dead.id)
+        async with self._sessions.begin() as session:
+            freed = await abandon_all(session, dead.id, killed=killed)
+            await runners.remove(session, dead.id)
+        log.warning("a runner died", runner=dead.id, killed=killed, tasks=[str(task_id) for task_id in freed])
+
+    async def _check_sandbox(self) -> float | None:
+        """While it fails, the runner claims nothing. Return the seconds until the next check."""
+        try:
+            session = await self._sandbox.open({}, _no_calls, SessionLimits())
+            await session.close()
+        except SandboxError as error:
+            self._runner.faults[SANDBOX] = str(error)
+            return _REPORT_SECONDS
+        self._runner.faults.pop(SANDBOX, None)
+        return None
+
+
+async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:  # noqa: ARG001
+    raise HostError("PermissionError", f"{api}: calls are not possible in a readiness check")
+
+
+_SECONDS = 1.0
+
+
+class DiskWatch:
+    """While entered, the runner claims nothing while a disk lacks space. Enter it before the runner."""
+
+    def __init__(self, runner: Runner, disk: DiskSpace) -> None:
+        self._runner, self._disk = runner, disk
+        self._loop = Loop("watch the disks", self._look, _SECONDS, part=DISK, limit=30)
+
+    async def __aenter__(self) -> Self:
+        await self._look()  # before the first claim
+        self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _look(self) -> None:
+        shortage = await self._disk.shortage()
+        known = DISK in self._runner.faults
+        if shortage:
+            self._runner.faults[DISK] = shortage
+        else:
+            self._runner.faults.pop(DISK, None)
+        if shortage and not known:
+            log.error("no tasks are claimed: a disk is nearly full", cause=shortage)
+        if known and not shortage:
+            log.warning("tasks are claimed again: the disk has space")
+            self._runner.wake()

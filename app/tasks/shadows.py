@@ -1,33 +1,180 @@
-"""Shadows: finished tasks done again by another release, without side effects.
+"""Finished tasks done again by another release, without side effects.
 
 A shadow only reads from the live APIs, gets the skills that the task was offered, keeps no skill and leaves no
-trace but its own row; a recorded one sends no call at all. Each process runs one at a time, and only while it has
-capacity that tasks do not need.
+trace but its own row; a recorded one is answered from the calls that the task made, and sends none at all. Only
+tasks that read can be shadowed. Each process runs one at a time, and only while it has capacity that tasks do
+not need.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
-from typing import Self
+from typing import NamedTuple, Self
+from uuid import UUID
 
+import msgspec
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.rollout_loop import ResumeState, run_rollout
-from app.base.errors import AppError, EngineError, InvalidError, SandboxError
+from app.agent.rollout import ResumeState, run_rollout
+from app.apis.calls.gateway import Gateway
+from app.apis.calls.recorded_calls import RecordedCalls
+from app.apis.documents.reader import DocumentReader
+from app.base.errors import AppError, ConflictError, EngineError, InvalidError, SandboxError
 from app.base.log import mask_logs
 from app.base.loop import Loop
 from app.base.processes import new_owner
 from app.base.secrets import SecretValues
 from app.base.values import Trajectory
-from app.db import tables, tasks
+from app.db import results, tables
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
-from app.releases import trials_store
+from app.projects import store as projects
+from app.releases import manifest_store, tools, trials_store
+from app.releases.tools import ProjectSecrets
 from app.releases.trials_store import ShadowOutcome
-from app.runner.counted_calls import counted_calls
-from app.runner.execute import TaskExecutor
-from app.runner.postponed import is_passing
-from app.runner.recorded_replay import replay_recorded
-from app.runner.task_context import task_of
+from app.tasks import store as tasks
+from app.tasks.context import TaskContext, task_of
+from app.tasks.execution import TaskExecutor, counted_calls, is_passing, run_check
+from app.tasks.masking import masked
+
+_WINDOW = 1_000  # finished tasks, the newest
+
+
+class _Call(msgspec.Struct, frozen=True):
+    api: str
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    calls: tuple[_Call, ...] = ()
+
+
+class _Calls(msgspec.Struct, frozen=True):
+    """The calls of a stored trajectory; decoding skips the rest."""
+
+    turns: tuple[_Turn, ...]
+
+
+async def request_shadows(
+    session: AsyncSession, reader: DocumentReader, release: tables.Release, count: int
+) -> int:
+    """Queue replays of the project's latest read-only tasks by the release. Returns their number.
+
+    The transaction that was open has ended then. Raises ConflictError if there is no such task.
+    """
+    safe = await _safe_operations(session, reader, release)
+    candidates: list[UUID] = []
+    latest = trials_store.records(session, release.project_id, other_than=release.id, limit=_WINDOW)
+    async for task_id, record in latest:
+        if _only_calls(record, safe):
+            candidates.append(task_id)
+        if len(candidates) == count:
+            break
+    if not candidates:
+        raise ConflictError(
+            f"none of the last {_WINDOW:,} tasks that other releases finished is read-only: an operation is "
+            "if it is a GET, HEAD or OPTIONS, or has `x-safe: true` in its document"
+        )
+    await trials_store.add(session, release.id, candidates)
+    return len(candidates)
+
+
+async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: tables.Release) -> set[str]:
+    """Those that only read and wait for nobody's approval."""
+    rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
+    safe: set[str] = set()
+    for api in await tools.api_documents(session, release):
+        content = await manifest_store.document(session, api.id, api.digest)
+        await session.commit()  # no transaction is held while a document is read
+        for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
+            known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))
+            if each.safe and not rules.wants(known, safe=True, risk=each.risk, former=former, own=each.approval):
+                safe.add(known)
+    return safe
+
+
+def _only_calls(record: bytes, safe: Set[str]) -> bool:
+    """An operation that no longer exists is not in `safe`: it cannot be called again."""
+    turns = msgspec.msgpack.decode(record, type=_Calls).turns
+    return all(call.api in safe for turn in turns for call in turn.calls)
+
+
+class RecordedReplay(NamedTuple):
+    """How it ended, and what it did."""
+
+    outcome: ShadowOutcome
+    trajectory: Trajectory
+
+
+async def replay_recorded(executor: TaskExecutor, shadow: tables.Shadow) -> RecordedReplay:
+    """With the seed, the clock and the skills of the task. A call that the record does not answer ends it.
+
+    Raises NotFoundError if the task's trajectory was deleted.
+    """
+    async with executor.sessions() as session:
+        row = await tasks.get(session, shadow.task_id)
+        record = await results.of_task(session, row.id)
+    context = await executor.context(row.project_id, shadow.release_id, serves=False)
+    secrets = SecretValues()
+    mask_logs(secrets)
+    recording = RecordedCalls(record.calls, context.catalog.is_read)
+    gateway = _gateway(executor, row, context, recording, secrets)
+    offered = await executor.skill_selection.reuse(row)
+    gateway.guard = await executor.skill_selection.guard(offered)
+    task = task_of(row, context.project)
+    resume = ResumeState(seed=row.seed, now=row.started_at)
+    async with executor.policy_agent(row, context.policy, shadow.owner or "") as agent:
+        trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
+    same, failure, scored = recording.complete, trajectory.detail or None, None
+    if row.check_code and gateway.in_doubt is None:
+        checking = _gateway(executor, row, context, recording, secrets, read_only=True)
+        scored, failure = await _score(executor, row, context, trajectory, checking)
+    outcome = ShadowOutcome(
+        stop=trajectory.stop,
+        failure=failure and secrets.mask(failure),
+        score=scored,
+        turns=len(trajectory.turns),
+        generated_tokens=trajectory.generated_tokens,
+        same_changes=same,
+    )
+    return RecordedReplay(outcome, masked(trajectory, secrets))
+
+
+def _gateway(
+    executor: TaskExecutor,
+    row: tables.Task,
+    context: TaskContext,
+    recording: RecordedCalls,
+    secrets: SecretValues,
+    *,
+    read_only: bool = False,
+) -> Gateway:
+    """No call needs an approval: none goes out."""
+    return Gateway(
+        context.catalog,
+        executor.client,
+        instruction=row.instruction,
+        variables=row.variables,
+        read_only=read_only,
+        max_calls=executor.agent.limits.calls,
+        secrets=secrets,
+        store=ProjectSecrets(executor.sessions, row.project_id),
+        recording=recording,
+    )
+
+
+async def _score(
+    executor: TaskExecutor, row: tables.Task, context: TaskContext, trajectory: Trajectory, gateway: Gateway
+) -> tuple[float | None, str | None]:
+    """The check's score, and why there is none, or why it is 0."""
+    failure = None
+    try:
+        value = await run_check(row, trajectory.answer, context.project, executor.agent, gateway)
+    except InvalidError as error:
+        value, failure = 0.0, str(error)
+    if gateway.in_doubt is not None:
+        return None, f"the check asked what the task had not: {gateway.in_doubt}"
+    return value, failure
+
 
 log = structlog.get_logger(__name__)
 

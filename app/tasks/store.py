@@ -1,25 +1,68 @@
-"""Tasks, as their submitters see them. Runners use `task_queue`."""
+"""Tasks in the database, as their submitters see them: submitted, found, searched for words, read batch by
+batch, and cancelled. Runners use `queue`.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, case, exists, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Subquery,
+    case,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import REGCONFIG
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.base.errors import ConflictError, NotFoundError
 from app.base.values import Json, Stop
-from app.db import results, tables, task_end, task_search, task_secrets
+from app.db import results, tables
+from app.db.database import Sessions, reading
 from app.db.notify import TASKS, notify
 from app.db.queries import Page, in_array, read_page
-from app.db.quotas import admit
 from app.db.tables import Exploration, TaskState
 from app.projects import usage
 from app.projects.settings import Limits
+from app.tasks import masking, queue
+from app.tasks.queue import admit
+
+_WORDS: ColumnElement[str] = literal_column("'simple'", REGCONFIG)  # as they are written, in any language
+
+
+async def add(session: AsyncSession, task_ids: Sequence[UUID]) -> None:
+    """Make new tasks findable."""
+    task = tables.Task
+    new = select(task.id, task.project_id, task.created_at, func.to_tsvector(_WORDS, task.instruction))
+    names = ["task_id", "project_id", "created_at", "words"]
+    await session.execute(insert(tables.TaskWords).from_select(names, new.where(in_array(task.id, task_ids))))
+
+
+def newest(words: str, project_id: UUID | None) -> Subquery:
+    """Id and time of the tasks that have all the words; "in quotes" in this order, -without, this or that.
+
+    In the order of a listing, so that only the tasks of its page are read.
+    """
+    row = tables.TaskWords
+    query = select(row.task_id, row.created_at).where(
+        row.words.bool_op("@@")(func.websearch_to_tsquery(_WORDS, words))
+    )
+    if project_id is not None:
+        query = query.where(row.project_id == project_id)
+    return query.order_by(row.created_at.desc(), row.task_id.desc()).subquery("found")
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,14 +137,14 @@ async def submit_all(
         for place, (project_id, new) in enumerate(batch)
     ]
     stored = await session.scalars(
-        insert(tables.Task)
+        postgresql_insert(tables.Task)
         .values(rows)
         .on_conflict_do_nothing(index_elements=["project_id", "idempotency_key"])
         .returning(tables.Task)
     )
     fresh = {task.id: task for task in stored}
     if fresh:
-        await task_search.add(session, list(fresh))
+        await add(session, list(fresh))
         await admit(session, Counter(task.project_id for task in fresh.values()), limits)
         await notify(session, TASKS)
     return [
@@ -127,7 +170,7 @@ async def page(
         return await read_page(
             session, select(task).where(*conditions(only, task.created_at)), task, cursor, limit
         )
-    words = task_search.newest(only.words, only.project_id)
+    words = newest(only.words, only.project_id)
     query = select(task).join(words, words.c.task_id == task.id).where(*conditions(only, words.c.created_at))
     return await read_page(session, query, task, cursor, limit, by=(words.c.created_at, words.c.task_id))
 
@@ -186,8 +229,8 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> tables.Task:
     elif task.state == TaskState.CANCELLED:
         used = await results.used(session, task_id)
         await usage.add(session, task.project_id, usage.SUBMISSIONS, cancelled=1, **used)
-        await task_secrets.mask(session, task_id, await task_secrets.of_task(session, task))
-        await task_end.clean_up(session, task_id)
+        await masking.mask(session, task_id, await masking.of_task(session, task))
+        await queue.clean_up(session, task_id)
     return task
 
 
@@ -202,3 +245,32 @@ async def _first(session: AsyncSession, project_id: UUID, new: NewTask) -> table
             f"the idempotency key {new.idempotency_key!r} was used for another request: choose a new one"
         )
     return task
+
+
+_BATCH = 200  # that are read by one query
+
+
+async def batches(
+    sessions: Sessions, only: TaskFilter, limit: int | None = None
+) -> AsyncIterator[Sequence[Row[tables.Task, bytes]]]:
+    """Tasks with their trajectories as they are stored, newest first. Each batch is read in a session of its own:
+    between two of them nothing is held.
+    """
+    position, left = None, limit
+    while left is None or left > 0:
+        size = _BATCH if left is None else min(_BATCH, left)
+        async with reading(sessions) as session:
+            rows = (await session.execute(_following(only, position).limit(size))).all()
+        if rows:
+            yield rows
+            position = rows[-1][0].created_at, rows[-1][0].id
+        if len(rows) < size:
+            return
+        left = None if left is None else left - size
+
+
+def _following(only: TaskFilter, position: tuple[datetime, UUID] | None) -> Select[tables.Task, bytes]:
+    task, trajectory = tables.Task, tables.Trajectory
+    query = select(task, trajectory.record).join(trajectory, trajectory.task_id == task.id)
+    query = query.where(*conditions(only, task.created_at)).order_by(task.created_at.desc(), task.id.desc())
+    return query if position is None else query.where(tuple_(task.created_at, task.id) < tuple_(*position))

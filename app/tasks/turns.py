@@ -9,8 +9,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Call, Turn
-from app.db import calls, lease, results, tables
+from app.db import lease, results, tables
 from app.db.database import Handle, execute, keys_of, pack
+from app.tasks import calls
 
 _held = lease.held()
 _index, _record = bindparam("turn_index", type_=Integer), bindparam("turn_record", type_=LargeBinary)

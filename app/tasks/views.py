@@ -1,24 +1,55 @@
-"""A task in responses."""
+"""A task in responses: its state and answer, its skills and the release that served it, its full record turn by
+turn, and how it went when another release did it again on recorded calls.
+"""
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Self
+from itertools import zip_longest
+from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
+from litestar import Controller, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import trials
 from app.apis.approvals import store as approvals
 from app.apis.credentials.credential import mask_call
-from app.base.values import Json, ScoreSource, SkillRun, Stop, what_to_do
-from app.db import doubts, quotas, results, tables, task_secrets, verifications
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import (
+    Call,
+    CountedTokens,
+    Json,
+    Offer,
+    Policy,
+    ScoreSource,
+    SkillCall,
+    SkillRun,
+    Stop,
+    Trajectory,
+    Turn,
+    Use,
+    what_to_do,
+)
+from app.db import results, tables
+from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
 from app.projects.settings import Limits
 from app.releases import store as releases
+from app.releases import trials_store
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.search import SkillSelectionRecord
-from app.web.fields import columns, console_path
+from app.tasks import doubts, masking, queue
+from app.tasks import store as tasks
+from app.tasks import verification as verifications
+from app.web.access import Caller, Db
+from app.web.fields import MOST, ConsoleLinks, columns, console_path
+from app.web.problem import problems
 
 
 class TaskLinks(msgspec.Struct, frozen=True):
@@ -238,7 +269,7 @@ async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) ->
     if task.state is tables.TaskState.WAITING:
         approval = await approvals.waiting(session, task.id)
     if task.state is tables.TaskState.ACCEPTED:
-        limit = await quotas.exhausted(session, project, limits)
+        limit = await queue.exhausted(session, project, limits)
     asked = await verifications.of_task(session, task.id)
     used = await skills_of(session, task.id)
     unusable = await trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
@@ -256,7 +287,7 @@ async def _in_doubt(session: AsyncSession, task: tables.Task) -> CallInDoubt | N
     call = await doubts.of_task(session, task)
     if call is None:
         return None
-    secrets = await task_secrets.of_task(session, task)
+    secrets = await masking.of_task(session, task)
     arguments: dict[str, Json] = secrets.mask_value(mask_call(call).arguments)
     return CallInDoubt(operation=call.api, arguments=arguments, turn=call.turn)
 
@@ -270,4 +301,268 @@ async def skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
         used=[SkillRef.of(skill) for offer, skill in edges if offer.returned],
         written=[SkillRef.of(skill) for skill in await skills.made_by(session, task_id)],
         selection=None if selection is None else msgspec.convert(selection, SkillSelectionRecord),
+    )
+
+
+class TurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn. Tokens `sampled_span[0]` to `sampled_span[1]` of the sequence were sampled, all others given.
+
+    `prompt` is the text of the prompt that is new in this turn, with the model's markers: the whole prompt is that
+    of all turns up to this one, each with its `text`, since the last that does not extend. Null where the tokens
+    are gone, or are those of another model than the one that is served now.
+    """
+
+    prompt: str | UnsetType | None = UNSET
+    text: str
+    finish_reason: str
+    observation: str
+    outcome: str
+    calls: tuple[Call, ...]
+    uses: tuple[Use, ...]
+    skill_calls: tuple[SkillCall, ...]
+    engine_seconds: float
+    sandbox_seconds: float
+    extends: bool  #: False: the prompt was rewritten, and the sequence restarts with this turn
+    sampled_span: tuple[int, int]
+    context_ids: tuple[int, ...] | UnsetType = UNSET  #: new prompt tokens
+    sampled_ids: tuple[int, ...] | UnsetType = UNSET
+    logprobs: tuple[float, ...] | UnsetType = UNSET  #: of the sampled ids
+    thought: str  #: that a hosted model put beside its text
+    counted: CountedTokens | None  #: by a hosted model, which has no token ids
+
+
+class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """The token sequence is context_ids and sampled_ids of all turns in order."""
+
+    task_id: UUID
+    policy: Policy
+    profile: str
+    prompt_hashes: tuple[str, ...]  #: of the prompts it was sampled under: several if another version continued it
+    temperature: float  #: 0 is greedy
+    stop_reason: Stop
+    stop_detail: str
+    answer: Json
+    seconds: float
+    phases: dict[str, float]  #: seconds of the task in each, from its submission until its end was stored
+    offered: tuple[Offer, ...]
+    turns: tuple[TurnView, ...]
+    masked: bool  #: the policy read or wrote secrets: they are shown as ***, and there are no token ids
+
+
+class TrajectoryController(Controller):
+    path = "/tasks/{task_id:uuid}/trajectory"
+    tags = ("Tasks",)
+    opt = {"scope": "tasks"}  # noqa: RUF012  (the framework copies it)
+
+    @get(summary="Show the trajectory of a task", responses=problems(400, 401, 403, 404))
+    async def trajectory(
+        self,
+        task_id: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        tokenizer: NamedDependency[ChatTokenizer | None],
+        tokens: Annotated[bool, QueryParameter(description="include token ids and logprobs")] = True,
+        prompt: Annotated[bool, QueryParameter(description="include the prompt of each turn as text")] = True,
+    ) -> TrajectoryView:
+        """404 until the rollout has ended."""
+        task = await tasks.get(session, task_id, access.project_id)
+        found = await results.of_task(session, task.id)
+        prompts: list[str | None] | None = None
+        if prompt:
+            prompts = await asyncio.to_thread(prompts_of, found.turns, tokenizer)
+        return view(found, tokens=tokens, prompts=prompts)
+
+
+def prompts_of(turns: Sequence[Turn], tokenizer: ChatTokenizer | None) -> list[str | None]:
+    """The text of each turn's `context_ids`; None where they are gone or the tokenizer is not theirs."""
+    known = tokenizer is not None and all(tokenizer.is_text_of(turn.text, turn.sampled_ids) for turn in turns)
+    return [tokenizer.decode(turn.context_ids) if tokenizer and known else None for turn in turns]
+
+
+def view(trajectory: Trajectory, *, tokens: bool, prompts: Sequence[str | None] | None = None) -> TrajectoryView:
+    """Pure: the span of each turn's sampled tokens follows from the lengths before it."""
+    turns = []
+    position = 0
+    for index, turn in enumerate(trajectory.turns):
+        start = (position if turn.extends else 0) + len(turn.context_ids)
+        position = start + len(turn.sampled_ids)
+        viewed = _view_turn(turn, (start, position), tokens=tokens)
+        turns.append(viewed if prompts is None else msgspec.structs.replace(viewed, prompt=prompts[index]))
+    return TrajectoryView(
+        task_id=trajectory.task.id,
+        policy=trajectory.policy,
+        profile=trajectory.profile,
+        prompt_hashes=trajectory.prompts,
+        temperature=trajectory.temperature,
+        stop_reason=trajectory.stop,
+        stop_detail=trajectory.detail,
+        answer=trajectory.answer,
+        seconds=trajectory.seconds,
+        phases=trajectory.phases,
+        offered=trajectory.offered,
+        turns=tuple(turns),
+        masked=trajectory.masked,
+    )
+
+
+def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
+    return TurnView(
+        text=turn.text,
+        finish_reason=turn.finish,
+        observation=turn.observation,
+        outcome=turn.outcome,
+        calls=turn.calls,
+        uses=turn.uses,
+        skill_calls=turn.skill_calls,
+        engine_seconds=turn.engine_seconds,
+        sandbox_seconds=turn.sandbox_seconds,
+        extends=turn.extends,
+        sampled_span=span,
+        context_ids=turn.context_ids if tokens else UNSET,
+        sampled_ids=turn.sampled_ids if tokens else UNSET,
+        logprobs=turn.logprobs if tokens else UNSET,
+        thought=turn.thought,
+        counted=turn.counted,
+    )
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`release` is the number of a release of the task's project."""
+
+    release: Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+
+
+class ReplaySide(msgspec.Struct, frozen=True, kw_only=True):
+    """The task as it was served, or its replay."""
+
+    release: int | None
+    stop_reason: Stop | None
+    answer: Json
+    score: float | None  #: of the task: the one that counts; of its replay: its check's
+    turns: int
+    generated_tokens: int
+
+
+class ReplayTurn(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    observation: str
+    calls: tuple[Call, ...]
+
+    @classmethod
+    def of(cls, turn: Turn | None) -> Self | None:
+        return None if turn is None else cls(text=turn.full_text, observation=turn.observation, calls=turn.calls)
+
+
+class TurnPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The same turn of both; null where one had ended. `same`: the policies wrote the same."""
+
+    same: bool
+    task: ReplayTurn | None
+    replay: ReplayTurn | None
+
+    @classmethod
+    def of(cls, task: Turn | None, replay: Turn | None) -> Self:
+        same = task is not None and replay is not None and task.text == replay.text
+        return cls(same=same, task=ReplayTurn.of(task), replay=ReplayTurn.of(replay))
+
+
+class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
+    """`replay` is null, and `turns` is empty, until it has ended. `failure` says why it could not go on, such as
+    the call that has no recorded answer. `same_changes`: it changed in the APIs exactly what the task changed.
+    """
+
+    pending: bool
+    failure: str | None
+    same_changes: bool | None
+    same_answer: bool | None
+    task: ReplaySide
+    replay: ReplaySide | None
+    turns: list[TurnPair]
+    links: ConsoleLinks
+
+
+class ReplayController(Controller):
+    path = "/tasks/{task_id:uuid}/replay"
+    tags = ("Tasks",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(status_code=202, summary="Do a finished task again", responses=problems(400, 401, 403, 404, 409))
+    async def start_replay(
+        self, task_id: FromPath[UUID], data: JSONBody[ReplayRequest], session: Db, access: Caller
+    ) -> ReplayView:
+        """The release gets the task with the same seed, clock and skills. Its calls are answered by those that the
+        task made, and none goes out; a call that these cannot answer ends the replay. 404 until the task has
+        ended, or once its trajectory was deleted."""
+        task = await tasks.get(session, task_id, access.project_id)
+        release, replay = await ask_replay(session, task, data.release)
+        await session.commit()
+        return await view_replay(session, task, release, replay)
+
+    @get(summary="Compare a task with its replay", responses=problems(400, 401, 403, 404))
+    async def show_replay(
+        self,
+        task_id: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        release: Annotated[int, QueryParameter(ge=1, le=MOST, description="the number of the release")],
+    ) -> ReplayView:
+        """Turn by turn. 404 if the release was not asked to replay it."""
+        task = await tasks.get(session, task_id, access.project_id)
+        by = await releases.numbered(session, task.project_id, release)
+        replay = await trials_store.replay(session, by.id, task.id)
+        if replay is None:
+            raise NotFoundError(f"release {release} has not replayed the task: POST /v1/tasks/{task_id}/replay")
+        return await view_replay(session, task, by, replay)
+
+
+async def ask_replay(
+    session: AsyncSession, task: tables.Task, number: int
+) -> tuple[tables.Release, tables.Shadow]:
+    """Have the release of that number do the task again. The caller commits.
+
+    Raises ConflictError for a task without a model, NotFoundError until the task has ended.
+    """
+    if task.skill_run is not None:
+        raise ConflictError("the task ran a skill, without a model: no release would do it otherwise")
+    await results.of_task(session, task.id)
+    release = await releases.numbered(session, task.project_id, number)
+    return release, await trials_store.add_replay(session, release.id, task.id)
+
+
+async def view_replay(
+    session: AsyncSession, task: tables.Task, release: tables.Release, replay: tables.Shadow
+) -> ReplayView:
+    """Raises NotFoundError if the trajectory of the task was deleted."""
+    served = await results.of_task(session, task.id)
+    return _view(task, served, await _served_by(session, task), release, replay)
+
+
+async def _served_by(session: AsyncSession, task: tables.Task) -> int | None:
+    return (await releases.get(session, task.release_id)).number if task.release_id else None
+
+
+def _view(
+    task: tables.Task, served: Trajectory, served_by: int | None, release: tables.Release, replay: tables.Shadow
+) -> ReplayView:
+    again = None if replay.record is None else msgspec.msgpack.decode(replay.record, type=Trajectory)
+    return ReplayView(
+        pending=replay.finished_at is None,
+        failure=replay.failure,
+        same_changes=replay.same_changes,
+        same_answer=None if again is None else again.answer == served.answer,
+        task=_side(served, served_by, task.score),
+        replay=None if again is None else _side(again, release.number, replay.score),
+        turns=[] if again is None else [TurnPair.of(*pair) for pair in zip_longest(served.turns, again.turns)],
+        links=ConsoleLinks(f"{console_path('tasks', task.id)}/replay?release={release.number}"),
+    )
+
+
+def _side(trajectory: Trajectory, release: int | None, score: float | None) -> ReplaySide:
+    return ReplaySide(
+        release=release,
+        stop_reason=trajectory.stop,
+        answer=trajectory.answer,
+        score=score,
+        turns=len(trajectory.turns),
+        generated_tokens=trajectory.generated_tokens,
     )

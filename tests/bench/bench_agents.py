@@ -23,9 +23,8 @@ import click
 import httpx
 import uvloop
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent, run_rollout
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits, run_rollout
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
 from app.base.values import Policy, Stop

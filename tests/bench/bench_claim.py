@@ -15,10 +15,11 @@ from sqlalchemy import text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import postgres, task_queue
+from app.db import postgres
 from app.db.database import Database, autocommit, open_database
 from app.db.migrate import migrate
 from app.projects import store as projects
+from app.tasks import queue
 from tests.bench.results_file import write_results
 
 _FILL = """
@@ -48,7 +49,7 @@ async def _claims(database: Database, runners: int) -> list[float]:
         for _ in range(_CLAIMS // runners):
             before = time.perf_counter()
             async with autocommit(database.sessions) as session:
-                task = await task_queue.claim(session, owner, 30)
+                task = await queue.claim(session, owner, 30)
             taken.append((time.perf_counter() - before) * 1000)
             assert task is not None
 

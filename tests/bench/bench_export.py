@@ -20,9 +20,10 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.base.values import Call, Stop, Turn
-from app.db import postgres, results, tasks
+from app.db import postgres, results
 from app.db.migrate import migrate
 from app.db.tables import TaskState
+from app.tasks import store as tasks
 from tests.api_app import ApiApp, open_api_app
 from tests.bench.results_file import write_results
 from tests.emptied_database import emptied_database

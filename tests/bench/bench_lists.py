@@ -19,9 +19,10 @@ from sqlalchemy import event, text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import postgres, results, tasks
+from app.db import postgres, results
 from app.db.database import Database, open_database
 from app.db.migrate import migrate
+from app.tasks import store as tasks
 from tests.bench.results_file import write_results
 from tests.test_list_plans import FILL, LISTINGS, NOW, PROJECT, Listing
 

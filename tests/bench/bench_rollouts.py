@@ -19,9 +19,8 @@ from pathlib import Path
 
 import torch
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.run_settings import RunSettings
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Engine, Sampling

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import click
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.run_settings import RunSettings
 from app.base.values import Json, Trajectory
 from app.engine.tokenizer import ChatTokenizer

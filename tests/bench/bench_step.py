@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.base.values import Policy

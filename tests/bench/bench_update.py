@@ -27,8 +27,8 @@ import msgspec
 import torch
 from safetensors.torch import load_file
 
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent
 from app.base.run_settings import RunSettings
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox

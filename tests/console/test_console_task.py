@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import BrowserContext, Page, Route, expect
 
-from app.runner.shadow import ShadowRunner
+from app.tasks.shadows import ShadowRunner
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import check_shown

@@ -18,8 +18,8 @@ import pytest
 from app.apis.calls.network import open_client
 from app.apis.mcp.connection import McpCommand, McpServers
 from app.db.database import Sessions
-from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.tasks.runner import Runner
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import OPTIONS, LedgerProject, until

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.apis.calls.network import open_client
 from app.base.values import Trajectory
 from app.db import results

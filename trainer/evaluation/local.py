@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from app.agent.prompt_profiles import adapter_profile
-from app.agent.rollout_loop import Agent, hosted_agent
+from app.agent.prompts import adapter_profile
+from app.agent.rollout import Agent, hosted_agent
 from app.base.errors import EngineError, EngineRefusalError, InvalidError
 from app.base.settings import Settings
 from app.base.values import BASE, Json, Policy, Trajectory, hosted_id

@@ -17,8 +17,7 @@ from uuid import UUID, uuid4
 import httpx
 import msgspec
 
-from app.agent.limits import RolloutLimits
-from app.agent.score import score
+from app.agent.rollout import RolloutLimits
 from app.apis.approvals.gate import ApprovalGate
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.live_calls import Caller
@@ -39,6 +38,7 @@ from app.projects.webhooks import PostError, SignedPost, post, status_problem
 from app.releases.tools import ApiDocument, Catalogs, ProjectSecrets
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
+from app.tasks.verification import score
 from trainer.environment import Verdict
 from trainer.exam.environment import ExamItem, Ground, Trials, verdict_of
 from trainer.run_job import Job

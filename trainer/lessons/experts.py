@@ -16,9 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.hooks import RolloutHooks
-from app.agent.limits import RolloutLimits
-from app.agent.rollout_loop import Agent
+from app.agent.rollout import Agent, RolloutHooks, RolloutLimits
 from app.apis.catalog import Catalog, with_builtins
 from app.apis.listing import listed_apps
 from app.base.errors import InvalidError

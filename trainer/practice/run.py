@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace as structs_replace
 
-from app.agent.prompt_profiles import choose_profile
+from app.agent.prompts import choose_profile
 from app.apis.catalog import with_builtins
 from app.base.errors import InvalidError
 from app.base.run_settings import RunKind, practised_api

@@ -16,9 +16,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.hooks import RolloutHooks
-from app.agent.prompt_profiles import Profile
-from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.agent.prompts import Profile
+from app.agent.rollout import Agent, ResumeState, RolloutHooks, run_rollout
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.skill_guard import GuardedSkill, SkillGuard, SkillManifest
 from app.base import plugins

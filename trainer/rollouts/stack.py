@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_profiles import choose_profile
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import choose_profile
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.settings import Settings, urls_in
 from app.engine.protocol import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.prompt_profiles import prompt_of
+from app.agent.prompts import prompt_of
 from app.apis.catalog import with_builtins
 from app.base.errors import AdapterError, EngineRefusalError, InvalidError
 from app.base.run_settings import MIN_SCENARIOS, RunSettings, release_numbers

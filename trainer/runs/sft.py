@@ -15,7 +15,7 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from app.agent.prompt_profiles import choose_profile
+from app.agent.prompts import choose_profile
 from app.apis.catalog import with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line

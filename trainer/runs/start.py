@@ -14,7 +14,7 @@ import torch
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.chat import Chat
-from app.agent.prompt_profiles import choose_profile
+from app.agent.prompts import choose_profile
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError
 from app.base.run_settings import RunKind, RunSettings

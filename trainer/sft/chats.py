@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.prompt_profiles import PROFILES
+from app.agent.prompts import PROFILES
 from app.apis.catalog import Catalog, with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError

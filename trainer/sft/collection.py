@@ -19,10 +19,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from app.agent.action import extract_code
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_full import Full
-from app.agent.prompt_profiles import Profile, choose_profile
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Full, Profile, choose_profile
+from app.agent.rollout import Agent, RolloutLimits
 from app.apis.catalog import with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import AppError, InvalidError, ModelError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.chat import Chat
-from app.agent.prompt_profiles import Profile
+from app.agent.prompts import Profile
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError, ModelError
 from app.base.values import Trajectory, Turn

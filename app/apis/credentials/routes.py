@@ -16,7 +16,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.submission import Principal
 from app.apis import store as apis
 from app.apis.credentials import store as api_credentials
 from app.apis.credentials import store as credentials
@@ -43,6 +42,7 @@ from app.db.database import Sessions
 from app.db.tables import AuditAction
 from app.projects import audit
 from app.projects.authorization import find_project
+from app.tasks.submission import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName
 from app.web.problem import problems

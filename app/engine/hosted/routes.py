@@ -10,7 +10,6 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
 from app.apis.servers import has_name, same_origin
 from app.base.errors import ConflictError, EngineError, InvalidError
 from app.db import tables
@@ -23,6 +22,7 @@ from app.projects.authorization import find_project
 from app.projects.settings import Limits
 from app.releases import hosted_models
 from app.releases.hosted_models import HostedModels
+from app.tasks.experts import ExpertTasks, ExpertTasksRequest, do_again
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
 from app.web.problem import problems

@@ -10,7 +10,6 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.base.errors import InvalidError
 from app.base.run_settings import MIN_KINDS, MIN_SCENARIOS
 from app.base.values import Json
@@ -22,6 +21,7 @@ from app.projects.settings import OWN_WORK
 from app.releases.exams import store as evaluations
 from app.releases.exams import store as exams
 from app.releases.exams.store import ExamSize, Ground, NewExamTask
+from app.tasks.submission import Check, Instruction, Variables, refuse_unparsable
 from app.web.access import Access, Caller, Db
 from app.web.fields import MOST, ConsoleLinks, Name, ProjectName, Scenario, columns, in_utc
 from app.web.problem import problems

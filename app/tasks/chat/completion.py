@@ -1,13 +1,126 @@
-"""The request of a chat completion, as a task: the last message is its instruction."""
+"""Chats as clients of OpenAI's API know them: the request, of which the last message is a task's instruction,
+the completion, errors, and what a task's state and end are to such a client. Pure.
+"""
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from uuid import UUID
 
 import msgspec
+from litestar import Response
+from litestar.openapi.datastructures import ResponseSpec
 
-from app.api.chat_completions.openai_errors import UnsupportedError
-from app.api.submission import Submission
-from app.base.values import Json
+from app.agent.action import without_thoughts
+from app.base.errors import AppError, InvalidError
+from app.base.values import LIMITS, Json, Stop
+from app.db import tables
+from app.db.tables import TaskState
+from app.tasks.submission import Submission
+from app.web.problem import COMMON_PROBLEMS, HANDLERS, Problem
+
+TASK_HEADER: Final = "X-Task-Id"
+TASK_STATE: Final = (
+    "task_id"  # in the state of a request that must not be repeated, because it has become this task
+)
+_NO_RETRY: Final = {"x-should-retry": "false"}  # the official clients obey it
+_CODES: Final = {
+    HTTPStatus.UNAUTHORIZED: "invalid_api_key",
+    HTTPStatus.FORBIDDEN: "insufficient_permissions",
+    HTTPStatus.NOT_FOUND: "model_not_found",
+    HTTPStatus.CONFLICT: "idempotency_conflict",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_exceeded",
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """`code` is for programs. `param` is the field of the request that is wrong, if one is."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+class UnsupportedError(InvalidError):
+    """The request asks for what the agent cannot do."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class TaskEndError(AppError):
+    """The task was accepted, and there is no answer. Asking again would do its work twice."""
+
+    status: ClassVar[int] = 422
+
+    def __init__(self, message: str, code: str, task_id: UUID) -> None:
+        super().__init__(message)
+        self.code = code
+        self.task_id = task_id
+
+    @property
+    def body(self) -> ErrorBody:
+        return ErrorBody(ErrorDetail(message=str(self), type="task_error", code=self.code))
+
+
+def openai_errors(*statuses: int) -> dict[int, ResponseSpec]:
+    """The error responses that a handler declares in the OpenAPI document."""
+    return {
+        status: ResponseSpec(ErrorBody, description=HTTPStatus(status).phrase, generate_examples=False)
+        for status in sorted({*statuses, *COMMON_PROBLEMS})
+    }
+
+
+def _type_of(status: int) -> str:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
+    return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+
+
+_Handler: TypeAlias = Callable[[Any, Any], Response[Any]]
+
+
+def _shaped(handler: _Handler) -> _Handler:
+    """The same answer in the other form. What is wrong will be wrong again, unless a limit or the server is.
+
+    Of a request that names its task in its state, also that must not be repeated.
+    """
+
+    def answer(request: Any, error: Any) -> Response[ErrorBody]:
+        response = handler(request, error)
+        problem: Problem = response.content
+        if task_id := request.state.get(TASK_STATE):
+            message = f"no answer came ({problem.error}): the task may go on, and GET /v1/tasks/{task_id} shows it"
+            return _answer_task_end(request, TaskEndError(message, "not_ended", task_id))
+        param = error.param if isinstance(error, UnsupportedError) else problem.field
+        code = "unsupported" if isinstance(error, UnsupportedError) else _CODES.get(HTTPStatus(problem.status))
+        detail = ErrorDetail(message=problem.detail, type=_type_of(problem.status), param=param, code=code)
+        again = problem.status == HTTPStatus.TOO_MANY_REQUESTS or problem.status >= 500
+        headers = {**response.headers, **({} if again else _NO_RETRY)}
+        return Response(ErrorBody(detail), status_code=problem.status, headers=headers)
+
+    return answer
+
+
+def _answer_task_end(_: Any, error: TaskEndError) -> Response[ErrorBody]:
+    headers = {TASK_HEADER: str(error.task_id), **_NO_RETRY}
+    return Response(error.body, status_code=error.status, headers=headers)
+
+
+OPENAI_HANDLERS: dict[Any, _Handler] = {
+    **{kind: _shaped(handler) for kind, handler in HANDLERS.items()},
+    TaskEndError: _answer_task_end,
+}
+"""Of the routes that OpenAI's API has."""
+
 
 _MOST: Final = 12_000  # characters of a conversation that the agent reads
 _MOST_OF_ONE: Final = 4_000  # of its messages
@@ -134,3 +247,166 @@ def _unreadable(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, str]]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MOST_OF_ONE else f"{text[:_MOST_OF_ONE]}..."
+
+
+Finish = Literal["stop", "length"]
+
+
+class ChatUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of the model in all turns of the task. What one turn has read counts once, though later ones go on
+    from it. A hosted model has read the whole prompt in each turn, which its provider charges.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, turns: Iterable[Mapping[str, Json]]) -> "ChatUsage":
+        """Of the data of the events of all turns."""
+        data = list(turns)
+        read, written = (sum(each.get(name, 0) for each in data) for name in ("context_tokens", "tokens"))
+        return cls(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    content: str
+    role: Literal["assistant"] = "assistant"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """`length`: a limit ended the task before it was done."""
+
+    message: AnswerMessage
+    finish_reason: Finish
+    index: int = 0
+    logprobs: None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """`id` is `chatcmpl-` and the id of the task."""
+
+    id: str
+    created: int  #: seconds since 1970
+    model: str
+    choices: list[Choice]
+    usage: ChatUsage
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`reasoning_content` is what the agent does until it has the answer."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    delta: Delta
+    finish_reason: Finish | None = None
+    index: int = 0
+    logprobs: None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: ChatUsage | None = None
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+
+
+def completion_id(task: tables.Task) -> str:
+    return f"chatcmpl-{task.id}"
+
+
+def created_at(task: tables.Task) -> int:
+    return int(task.created_at.timestamp())
+
+
+_DONE: Final = "Done."  # a task that asked for no answer
+_APPROVE: Final = "it goes on once a person approves or refuses it (GET /v1/approvals?state=waiting)"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The answer as text, and whether a limit has cut the task short."""
+
+    text: str
+    finish: Finish = "stop"
+
+
+def outcome_of(task: tables.Task, turns: Sequence[str]) -> Outcome:
+    """Of a task that has ended. `turns` are what the model has written. Raises TaskEndError if there is no answer.
+
+    A model that answers in words, without code, ends its task: that is the answer, without its thoughts.
+    """
+    if task.state is TaskState.DONE and task.stop is Stop.COMPLETED:
+        return Outcome(_text(task.answer))
+    words = without_thoughts(turns[-1]) if turns else ""
+    if task.state is TaskState.DONE and task.stop is Stop.NO_CODE and words:
+        return Outcome(words)
+    if task.state is TaskState.DONE and task.stop in LIMITS:
+        return Outcome(f"The task ended before it was done ({task.stop}).", "length")
+    stopped = task.stop in (Stop.IN_DOUBT, Stop.NOTHING_DONE, Stop.CRASHED, Stop.CANCELLED)
+    code = str(task.stop) if stopped else "failed"
+    raise TaskEndError(f"the task is {task.state} ({code}){_reason(task)}", code, task.id)
+
+
+def no_outcome(task: tables.Task, seconds: float) -> TaskEndError:
+    """Of a task that has not ended, and that is waited for no longer."""
+    if task.state is TaskState.WAITING:
+        message = f"the task waits for an approval: {_APPROVE}, and its answer is at GET /v1/tasks/{task.id}"
+        return TaskEndError(message, "waiting_for_approval", task.id)
+    message = (
+        f"the task has not ended within {seconds:g} s: it goes on, and its answer is at GET /v1/tasks/{task.id}"
+    )
+    return TaskEndError(message, "not_ended", task.id)
+
+
+def _reason(task: tables.Task) -> str:
+    return f": {task.failure}" if task.failure else f": GET /v1/tasks/{task.id} shows what it did"
+
+
+def _text(answer: Json) -> str:
+    if answer is None:
+        return _DONE
+    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+
+
+_PROGRESS_MOST: Final = 1_000  # characters of an output
+_MOST_OF_A_VALUE: Final = 80
+
+
+def progress(kind: str, data: Mapping[str, Json]) -> str:
+    """Lines about an event of a task; "" for one that says nothing to people.
+
+    >>> progress("call", {"api": "mail.send", "arguments": {"to": "iris"}, "error": None})
+    "mail.send(to='iris')\\n"
+    """
+    match kind:
+        case "turn":
+            return f"{data['text'].rstrip()}\n"
+        case "call":
+            given = ", ".join(
+                f"{name}={_progress_cut(repr(each), _MOST_OF_A_VALUE)}" for name, each in data["arguments"].items()
+            )
+            failed = f" raised {_progress_cut(data['error'], _PROGRESS_MOST)}" if data.get("error") else ""
+            return f"{data['api']}({given}){failed}\n"
+        case "observation":
+            return f"{_progress_cut(data['text'].rstrip(), _PROGRESS_MOST)}\n"
+        case "skill" if data["status"] in ("offered", "used", "written"):
+            return f"skill {data['status']}: {data['name']}\n"
+        case "approval" if data.get("status") == "wanted":
+            because = f"{data['because']}\n" if data.get("because") else ""
+            return f"waits for a person's approval of {data.get('api', 'a call')}\n{because}"
+        case "approval":
+            return f"{data.get('api', 'the call')} is {data.get('status')}\n"
+        case "remark":
+            return f"{data['text']}\n"
+    return ""
+
+
+def _progress_cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -1,41 +1,59 @@
-"""Answers a chat by the task that it became: at its end, or piece by piece."""
+"""Routes that clients of OpenAI's API know: chat completions, and models. Each chat is a task.
+
+It is answered at the task's end, or piece by piece.
+"""
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from anyio import CancelScope
-from litestar import Request
+from litestar import Controller, Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
 from litestar.response.sse import ServerSentEventMessage
 
-from app.api.chat_completions.chat_outcome import no_outcome, outcome_of
-from app.api.chat_completions.completion import (
+from app.base.errors import ConflictError, NotFoundError
+from app.base.values import Json
+from app.db import results, tables
+from app.db.database import TRANSIENT, Sessions, reading
+from app.db.notify import NotificationListener
+from app.db.tables import TASK_END_STATES, TaskState
+from app.projects import store as projects
+from app.projects.authorization import find_project
+from app.projects.settings import Limits
+from app.tasks import store as tasks
+from app.tasks.chat.completion import (
+    OPENAI_HANDLERS,
+    TASK_HEADER,
+    TASK_STATE,
     AnswerMessage,
     ChatChunk,
     ChatCompletion,
+    ChatRequest,
     ChatUsage,
     Choice,
     ChunkChoice,
     Delta,
     Finish,
+    TaskEndError,
     completion_id,
     created_at,
+    no_outcome,
+    openai_errors,
+    outcome_of,
+    progress,
 )
-from app.api.chat_completions.openai_errors import TaskEndError
-from app.api.chat_completions.progress import progress
-from app.api.task_events import TaskReader
-from app.api.tasks import cancel_task
-from app.base.errors import ConflictError, NotFoundError
-from app.base.values import Json
-from app.db import results, tables, tasks
-from app.db.database import TRANSIENT, Sessions, reading
-from app.db.notify import NotificationListener
-from app.db.tables import TASK_END_STATES, TaskState
-from app.web.access import Access
-from app.web.sse import EventBatch
+from app.tasks.events import TaskReader
+from app.tasks.routes import IdempotencyKey, cancel_task
+from app.tasks.submission import submit_all
+from app.web.access import Access, Caller, Db
+from app.web.sse import EventBatch, event_stream
 
 
 class ChatTask:
@@ -203,3 +221,100 @@ def _failure(error: TaskEndError) -> list[ServerSentEventMessage]:
 async def _hung_up(request: Request[Any, Any, Any]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+_ANSWER = ResponseSpec(
+    ChatCompletion,
+    description="With `stream`, server-sent events instead: chunks of type `chat.completion.chunk`, of which "
+    "`reasoning_content` shows what the agent does and `content` is the answer, and `[DONE]`. The header "
+    f"`{TASK_HEADER}` names the task",
+    generate_examples=False,
+)
+
+
+class ChatModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A project, as a model that can be named in a chat."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "sage-server"
+
+    @classmethod
+    def of(cls, project: tables.Project) -> "ChatModel":
+        return cls(id=project.name, created=int(project.created_at.timestamp()))
+
+
+class ChatModels(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the key may name."""
+
+    data: list[ChatModel]
+    object: str = "list"
+
+
+class ChatController(Controller):
+    path = "/chat/completions"
+    tags = ("Chat",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+    exception_handlers = OPENAI_HANDLERS
+
+    @post(
+        status_code=200,
+        summary="Complete a chat",
+        responses={200: _ANSWER, **openai_errors(400, 401, 403, 404, 409, 413, 422, 429)},
+    )
+    async def complete(  # noqa: PLR0913 - each is a part of the request or of the application
+        self,
+        data: JSONBody[ChatRequest],
+        session: Db,
+        access: Caller,
+        limits: NamedDependency[Limits],
+        sessions: NamedDependency[Sessions],
+        listener: NamedDependency[NotificationListener],
+        chat_wait_seconds: NamedDependency[float],
+        request: Request[Any, Any, Any],
+        idempotency_key: IdempotencyKey = None,
+    ) -> Response[Any]:
+        """Has the agent of the project `model` carry out the last message, and answers when the task ends, at the
+        latest after `SAGE_CHAT_WAIT_SECONDS`. A task without an answer is status 422, with a `code`: `failed`,
+        `nothing_done`, `in_doubt`, `cancelled`, `crashed`, `waiting_for_approval` or `not_ended`. A client that
+        hangs up cancels its task, unless the request had an `Idempotency-Key`.
+        """
+        [task] = await submit_all(session, access, data.submission(), idempotency_key, limits)
+        if idempotency_key is None:
+            request.state[TASK_STATE] = task.id  # now: an error may hide that the commit has succeeded
+        await session.commit()
+        chat = ChatTask(
+            sessions,
+            listener,
+            access,
+            task,
+            model=data.model,
+            seconds=chat_wait_seconds,
+            kept=idempotency_key is not None,
+        )
+        if data.stream:
+            stream = ChatStream(chat, usage=data.includes_usage)
+            response = await event_stream(listener, task.id, access, stream.read, chat.hang_up)
+        else:
+            answer = await chat.completion(request)
+            response = Response(answer, status_code=HTTPStatus.OK if answer else HTTPStatus.NO_CONTENT)
+        response.headers[TASK_HEADER] = str(task.id)
+        return response
+
+
+class ChatModelController(Controller):
+    path = "/models"
+    tags = ("Chat",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+    exception_handlers = OPENAI_HANDLERS
+
+    @get(summary="List the models of chats", responses=openai_errors(400, 401, 403))
+    async def index(self, session: Db, access: Caller) -> ChatModels:
+        """The projects that the key may submit tasks to, by name."""
+        found = [each for each in await projects.list_all(session) if access.sees(each.id)]
+        return ChatModels(data=list(map(ChatModel.of, found)))
+
+    @get("/{project:str}", summary="Show a model of chats", responses=openai_errors(400, 401, 403, 404))
+    async def show(self, project: FromPath[str], session: Db, access: Caller) -> ChatModel:
+        return ChatModel.of(await find_project(session, access, project))

@@ -1,19 +1,184 @@
-"""The tools for tasks."""
+"""The MCP server at /mcp: tasks and skills as tools, for the keys of REST. A task is waited for, and the client
+is told what happens in it.
 
-from typing import Annotated, Final
+It keeps no sessions, so any replica of the API may answer any request.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Annotated, Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
+import mcp_types as types
 import msgspec
+from litestar import asgi
+from litestar.exceptions import MethodNotAllowedException
+from litestar.types import HTTPScope, Receive, Scope, Send
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
 
-from app.api.mcp_server.following import Wait, followed
-from app.api.mcp_server.tool import ServedTool, ToolCall
-from app.api.submission import Submission, TaskRequest, submit_all
-from app.api.task_view import TaskPage, TaskView, view_task
-from app.api.tasks import cancel_task, list_tasks
-from app.db import results, tables, tasks
-from app.db.database import reading
-from app.projects.authorization import project_filter
+from app.base.errors import InvalidError, UnauthorizedError
+from app.base.values import Json
+from app.db import results, tables
+from app.db.database import TRANSIENT, reading
+from app.projects.authorization import authorize, find_project, project_filter
+from app.skills.requests import SkillMatch
+from app.skills.routes import SkillRunRequest, run_skill, search_skills
+from app.tasks import store as tasks
+from app.tasks.events import TaskReader
+from app.tasks.routes import cancel_task, list_tasks
+from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_all
+from app.tasks.views import TaskPage, TaskView, view_task
+from app.web.access import ANY_KEY, Access
 from app.web.fields import Scenario, Text
+from app.web.problem import problem_for
+from app.web.routes import Dependencies
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+Report = Callable[[int, str], Awaitable[None]]
+"""Tells the client how far the call is, by a number that grows, and what happens."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """Who calls, with what there is to answer."""
+
+    access: Access
+    parts: Dependencies
+    report: Report
+
+
+class ServedTool(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
+    """Described by the docstring of `do`. The schemas of arguments and result follow from their structs.
+
+    `scope` is that of the key.
+    """
+
+    name: str
+    scope: str
+    arguments: type[A]
+    result: type[msgspec.Struct]
+    do: Callable[[ToolCall, A], Awaitable[msgspec.Struct]]
+    reads: bool = False
+    destroys: bool = False
+
+    def listed(self) -> types.Tool:
+        """What clients are told."""
+        hints = types.ToolAnnotations(
+            read_only_hint=self.reads, destructive_hint=self.destroys, open_world_hint=not self.reads
+        )
+        return types.Tool(
+            name=self.name,
+            description=inspect.getdoc(self.do),
+            input_schema=schema_of(self.arguments),
+            output_schema=schema_of(self.result),
+            annotations=hints,
+        )
+
+    async def call(self, call: ToolCall, arguments: Mapping[str, Json]) -> dict[str, Json]:
+        """The result as JSON. Raises InvalidError for arguments that do not fit."""
+        try:
+            given = msgspec.convert(dict(arguments), self.arguments)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"{self.name}: {error}") from error
+        answer: dict[str, Json] = msgspec.to_builtins(await self.do(call, given))
+        return answer
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of an object: clients expect its fields at the top."""
+    _, components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    schema: dict[str, Any] = components.pop(struct.__name__)
+    return {**schema, "$defs": components} if components else schema
+
+
+_CHARS = 500  # of a message
+
+Wait = Annotated[
+    float,
+    msgspec.Meta(
+        ge=0,
+        le=3_600,
+        description="answer once the task has ended or waits for a person's approval, or after so many seconds",
+    ),
+]
+
+
+async def followed(call: ToolCall, task_id: UUID, seconds: float, after: int | None = None) -> TaskView:
+    """The task once it has ended or begins to wait, or after so many seconds. Events are reported as they happen.
+
+    `after` is the event from which on; None: from now on.
+    """
+    async with reading(call.parts.sessions) as session:
+        task = await tasks.get(session, task_id, call.access.project_id)
+        if after is None:
+            after = await results.latest(session, task.id)
+    if seconds and task.state not in tables.TASK_END_STATES:
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                await _follow(call, task_id, after)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+    async with reading(call.parts.sessions) as session:
+        return await view_task(
+            session, await tasks.get(session, task_id, call.access.project_id), call.parts.limits
+        )
+
+
+async def _follow(call: ToolCall, task_id: UUID, after: int) -> None:
+    """Raises UnauthorizedError if the key is revoked meanwhile."""
+    reader, listener = TaskReader(call.parts.sessions, task_id, after), call.parts.listener
+    with listener.subscribe(task_id) as news:
+        while True:
+            news.clear()  # before reading: events during the read wake it again
+            if await call.access.has_ended():
+                raise UnauthorizedError("this key was revoked")
+            found, ended = await _read(reader)
+            for each in found:
+                await call.report(each.seq, message_of(each))
+            if ended or any(map(_begins_to_wait, found)):
+                return
+            if not found:
+                await listener.wait(news)
+
+
+async def _read(reader: TaskReader) -> tuple[list[tables.TaskEvent], bool]:
+    """Nothing while the database does not answer: a call that failed now would be made again."""
+    try:
+        return await reader.read()
+    except TRANSIENT:
+        return [], False
+
+
+def _begins_to_wait(event: tables.TaskEvent) -> bool:
+    return event.kind == "approval" and event.data.get("status") == "wanted"
+
+
+_FIELDS: Final = {
+    "turn": ("text",),
+    "call": ("api", "error"),
+    "observation": ("text",),
+    "skill": ("status", "name", "reason"),
+    "approval": ("status", "api", "because", "reason"),
+    "check": ("status", "output"),
+    "remark": ("text",),
+    "done": ("state", "failure"),
+}
+
+
+def message_of(event: tables.TaskEvent) -> str:
+    """A line or more for people, such as `call: mail.send_mail`."""
+    said = " ".join(str(event.data[name]) for name in _FIELDS.get(event.kind, ()) if event.data.get(name))
+    text = f"{event.kind}: {said}"
+    return text if len(text) <= _CHARS else f"{text[:_CHARS]}..."
+
 
 _TURNS = 500  # events of turns that are read
 
@@ -146,3 +311,137 @@ TASK_TOOLS: Final = (
         name="cancel_task", scope="tasks", arguments=CancelArguments, result=TaskView, do=cancel, destroys=True
     ),
 )
+
+
+class SearchArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the skills are for."""
+
+    instruction: Instruction
+    project: Project | None = None
+    scenario: Scenario | None = None
+    principal: Principal = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
+
+
+class SkillMatches(msgspec.Struct, frozen=True):
+    """Best first; empty if none fits."""
+
+    skills: list[SkillMatch]
+
+
+async def search(call: ToolCall, given: SearchArguments) -> SkillMatches:
+    """Find the skills that a task with this instruction would be offered: Python functions that earlier tasks
+    wrote and that call the project's APIs. run_skill runs one.
+    """
+    async with reading(call.parts.sessions) as session:
+        owner = await find_project(session, call.access, given.project)
+        where = (session, call.parts.library, owner.id)
+        found = await search_skills(*where, given.instruction, given.scenario, given.principal, given.limit)
+    return SkillMatches(found)
+
+
+class RunArguments(SkillRunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which skill, and with which arguments."""
+
+    skill_id: Annotated[UUID, msgspec.Meta(description="the `id` of the skill, from search_skills")]
+    idempotency_key: IdempotencyKey | None = None
+    wait_seconds: Wait = 30
+
+
+async def run(call: ToolCall, given: RunArguments) -> TaskView:
+    """Run a skill with arguments, in a sandbox and with the rights that it was kept with: a task without a model.
+
+    `answer` is what it returned. If it is not there within `wait_seconds`, follow the task with get_task.
+    """
+    request = SkillRunRequest(**{name: getattr(given, name) for name in SkillRunRequest.__struct_fields__})
+    async with call.parts.sessions() as session:
+        limits, key = call.parts.limits, given.idempotency_key
+        task = await run_skill(session, call.access, given.skill_id, request, key, limits)
+        await session.commit()
+    return await followed(call, task.id, given.wait_seconds, after=0)
+
+
+SKILL_TOOLS: Final = (
+    ServedTool(
+        name="search_skills", scope="skills", arguments=SearchArguments, result=SkillMatches, do=search, reads=True
+    ),
+    ServedTool(name="run_skill", scope="tasks", arguments=RunArguments, result=TaskView, do=run, destroys=True),
+)
+
+
+_MAX_BODY_BYTES = 1 << 20
+_INSTRUCTIONS = (
+    "An agent that carries out tasks by writing Python against live APIs, and keeps what worked as skills. "
+    "Submit a task in natural language, or find a skill that does it and run that."
+)
+_TOOLS: Final = {tool.name: tool for tool in (*TASK_TOOLS, *SKILL_TOOLS)}
+
+Context = ServerRequestContext[Any, Request]
+
+
+@asgi("/mcp", guards=[authorize], opt={"scope": ANY_KEY}, copy_scope=True)
+async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
+    """Streamable HTTP. There is no stream of its own to GET, and no session to DELETE."""
+    if cast("HTTPScope", scope)["method"] != "POST":
+        raise MethodNotAllowedException(headers={"allow": "POST"})
+    manager: StreamableHTTPSessionManager = scope["litestar_app"].state["mcp"]
+    await manager.handle_request(scope, receive, send)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running_server(parts: Dependencies) -> AsyncIterator[StreamableHTTPSessionManager]:
+    """Answers requests while it is entered."""
+
+    async def list_tools(context: Context, _: object) -> types.ListToolsResult:
+        access = _access(context)
+        return types.ListToolsResult(
+            tools=[each.listed() for each in _TOOLS.values() if access.allows(each.scope)]
+        )
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        return await _call(parts, context, params)
+
+    server = Server(
+        "sage-server",
+        version=version("sage-server"),
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=lambda _: None,  # no argument is repeated in a header
+    )
+    manager = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=_MAX_BODY_BYTES)
+    async with manager.run():
+        yield manager
+
+
+async def _call(
+    parts: Dependencies, context: Context, params: types.CallToolRequestParams
+) -> types.CallToolResult:
+    """A failure is a result: the client's model reads it, and may mend the call."""
+    tool = _TOOLS.get(params.name)
+    if tool is None:
+        raise MCPError(types.INVALID_PARAMS, f"no tool is named {params.name!r}; tools/list lists them")
+    try:
+        access = _access(context)
+        access.require(tool.scope)
+        answer = await tool.call(ToolCall(access, parts, _reporter(context)), params.arguments or {})
+    except Exception as error:  # noqa: BLE001  as for REST, whose last resort logs what is unexpected
+        problem = problem_for(context.request, error)
+        text = types.TextContent(type="text", text=f"{problem.error}: {problem.detail}")
+        return types.CallToolResult(content=[text], is_error=True)
+    shown = types.TextContent(type="text", text=msgspec.json.encode(answer).decode())
+    return types.CallToolResult(content=[shown], structured_content=answer)
+
+
+def _access(context: Context) -> Access:
+    """Of the key that `authorize` has found."""
+    assert context.request is not None
+    access: Access = context.request.scope["state"]["access"]
+    return access
+
+
+def _reporter(context: Context) -> Report:
+    async def report(number: int, message: str) -> None:
+        await context.session.report_progress(number, message=message)
+
+    return report

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
-from app.agent.prompt_profiles import choose_profile
+from app.agent.prompts import choose_profile
 from app.base.errors import InvalidError, StorageError
 from app.base.files import scratch_directory
 from app.base.model_catalog import CATALOG

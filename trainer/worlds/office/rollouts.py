@@ -15,10 +15,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import Profile
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact, Profile
+from app.agent.rollout import Agent, RolloutLimits
 from app.base.errors import InvalidError
 from app.base.values import Offer, Policy, Task
 from app.engine.tokenizer import ChatTokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.limits import RolloutLimits
+from app.agent.rollout import RolloutLimits
 from app.base.model_catalog import SEED
 from app.base.run_settings import RunKind, RunSettings
 from trainer.worlds.office.expert import Faults

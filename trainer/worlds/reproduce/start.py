@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import adapter_profile, choose_profile
+from app.agent.prompts import Compact, adapter_profile, choose_profile
 from app.base.errors import InvalidError
 from app.base.model_catalog import SEED, find_model
 from app.base.settings import Settings

@@ -13,8 +13,8 @@ import msgspec
 import torch
 from tqdm import tqdm
 
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.prompts import Compact
+from app.agent.rollout import Agent
 from app.base.errors import InvalidError
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
