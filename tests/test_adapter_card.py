@@ -10,7 +10,7 @@ from trainer.worlds.base_adapter.bootstrap import AdapterOrigin, adapter_card
 from trainer.worlds.base_adapter.training import CurvePoint
 from trainer.worlds.recipes import AdapterRecipe
 
-CARD = Path(__file__).parents[1] / "app" / "adapters" / "bundled" / DEFAULT_MODEL / "README.md"
+CARD = Path(__file__).parents[1] / "app" / "releases" / "bundled" / DEFAULT_MODEL / "README.md"
 BUILT = re.compile(
     r"Built with `(.*)` at commit (\w+), by (\d+) processes in \d+ CPU minutes of training(?:, each on (.*))?\.\n"
 )

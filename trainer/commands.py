@@ -334,7 +334,7 @@ def export(  # noqa: PLR0913 - the command's options
     from trainer.sft.chats import (  # noqa: PLC0415
         ExportFilter,
         export_chats,
-        write_records,  # noqa: PLC0415
+        write_records,
     )
 
     wanted = ExportFilter(

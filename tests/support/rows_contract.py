@@ -2,7 +2,8 @@
 
 Unlike `layers`, it names a row by patterns, so that the modules of one thing are one row wherever they stand:
 `name.*` is a package with all that is in it, `name_*` are the modules whose names begin so. Of several patterns
-the longest counts. A module in no row breaks the contract, and so does a pattern that fits none.
+a module's counts before a package's, and then the longest. A module in no row breaks the contract, and so does
+a pattern that fits none.
 """
 
 from fnmatch import fnmatchcase
@@ -30,7 +31,7 @@ class RowsContract(Contract):
             fitting = [each for each in patterns if _fits(name, each)]
             used.update(fitting)
             if fitting:
-                places[module] = patterns[max(fitting, key=len)]
+                places[module] = patterns[max(fitting, key=lambda each: (not each.endswith(".*"), len(each)))]
             else:
                 wrong.append(f"{name} is in no row")
         wrong += [f"no module is {each}" for each in patterns.keys() - used]

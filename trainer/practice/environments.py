@@ -147,10 +147,10 @@ def _aims_of(model: Model, operations: Mapping[str, Operation], calls: Iterable[
     made = [(_meant(model, operations, each), each) for each in calls if each.error is None]
     known = [(each, call) for each, call in made if each is not None and each.role in _ROLES]
     changes = [(each, call) for each, call in known if _ROLES[each.role] != "read"]
-    for each, call in changes or known:
+    for each, made_call in changes or known:
         aim = f"{each.collection}.{_ROLES[each.role]}"
         yield aim
-        yield from (f"{aim}.{field}" for field in _fields(each, call))
+        yield from (f"{aim}.{field}" for field in _fields(each, made_call))
 
 
 def _fields(made: Modelled, call: Call) -> Iterator[str]:

@@ -183,7 +183,12 @@ def _build_adapter(options: BootstrapOptions) -> None:
     # As above.
     from app.machine.models import pull  # noqa: PLC0415
     from trainer.learning.model import pick_device  # noqa: PLC0415
-    from trainer.worlds.base_adapter.bootstrap import AdapterPlan, bootstrap_adapter, new_recipe, serving_advice
+    from trainer.worlds.base_adapter.bootstrap import (  # noqa: PLC0415
+        AdapterPlan,
+        bootstrap_adapter,
+        new_recipe,
+        serving_advice,
+    )
 
     settings = Settings.from_env()
     model_dir = pull(options.model, settings.data_dir)
@@ -363,7 +368,14 @@ def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
 def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
     """Of all conditions that were run, also by earlier calls with another --only."""
     from trainer.worlds.chart import draw  # noqa: PLC0415
-    from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, curves, differences, read_rows
+    from trainer.worlds.reproduce.findings import (  # noqa: PLC0415
+        LABELS,
+        as_json,
+        as_markdown,
+        curves,
+        differences,
+        read_rows,
+    )
     from trainer.worlds.reproduce.plan import Trial  # noqa: PLC0415
     from trainer.worlds.reproduce.run import Experiment  # noqa: PLC0415
     from trainer.worlds.reproduce.trial import exam_titles  # noqa: PLC0415

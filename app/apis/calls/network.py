@@ -80,8 +80,8 @@ class OwnServices(msgspec.Struct, frozen=True):
 
 def _services(settings: Settings) -> Iterator[Service]:
     yield Service(_named(settings.host), settings.port, "this server")
-    for service in _of_urls(urls_in(settings.public_url), "this server"):
-        yield service._replace(shared=is_full_name(service.host))
+    for each in _of_urls(urls_in(settings.public_url), "this server"):
+        yield each._replace(shared=is_full_name(each.host))
     if settings.metrics_port:
         for number in range(settings.runner_count):
             yield Service(_named(settings.host), settings.metrics_port + number, "the metrics")
@@ -247,11 +247,11 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
             return f"at the link-local address {address}"
         if not (self._private or is_public(address)):
             return f"at the private address {address}"
-        for service, places in own:
+        for known, places in own:
             inner = _inner(address)
-            if service.is_named(host) or (_leads_to(places, inner) and (service.may_be(host) or _is_here(inner))):
+            if known.is_named(host) or (_leads_to(places, inner) and (known.may_be(host) or _is_here(inner))):
                 place = "" if host == str(address) else f"at {address}, "
-                return f"{place}where {service.name} is"
+                return f"{place}where {known.name} is"
         return None
 
     async def _places_of(self, service: Service) -> set[Address]:
