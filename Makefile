@@ -29,13 +29,13 @@ test-all: test
 	$(BIN)/pytest $(REPORT) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow
 
 test-vllm: install $(VLLM)/.installed
-	$(BIN)/pytest -q tests/vllm --timeout 900
+	$(BIN)/pytest -q tests/integration/vllm --timeout 900
 
 test-chart: install $(CHART)/.installed
-	$(BIN)/pytest -q tests/chart
+	$(BIN)/pytest -q tests/integration/chart
 
 test-servers: install
-	TRY_ALL_SERVERS=1 $(BIN)/pytest -q tests/servers --timeout 3600
+	TRY_ALL_SERVERS=1 $(BIN)/pytest -q tests/integration/servers --timeout 3600
 
 lint: install
 	$(BIN)/ruff check .
@@ -58,20 +58,20 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@touch $@
 
 # An environment of its own, because vLLM's versions are not ours. What is left out of the lock needs CUDA.
-$(VLLM)/.installed: tests/vllm/requirements.lock $(wildcard tests/vllm/on_cpu/*.*)
+$(VLLM)/.installed: tests/integration/vllm/requirements.lock $(wildcard tests/integration/vllm/on_cpu/*.*)
 	$(PYTHON) -m venv --clear $(VLLM)
-	$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/vllm/requirements.lock
-	$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation tests/vllm/on_cpu
+	$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/integration/vllm/requirements.lock
+	$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation tests/integration/vllm/on_cpu
 	@touch $@
 
-$(CHART)/.installed: tests/chart/requirements.lock
+$(CHART)/.installed: tests/integration/chart/requirements.lock
 	$(PYTHON) -m venv --clear $(CHART)
-	$(CHART)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/chart/requirements.lock
+	$(CHART)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/integration/chart/requirements.lock
 	@touch $@
 
 # After a change of settings or REST: writes the manual's generated pages.
 manual: install
-	$(BIN)/python -m tests.reference_pages
+	$(BIN)/python -m tests.support.reference_pages
 
 # After a change of dependencies: installs what pyproject.toml allows, and writes down what came.
 lock:

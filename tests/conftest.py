@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from app.db.database import Database, Sessions
     from app.sandbox.forked_sandbox import ForkedSandbox
-    from tests.approving import ApprovingProject
-    from tests.ledger_project import LedgerProject
+    from tests.support.approving import ApprovingProject
+    from tests.support.ledger_project import LedgerProject
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,7 +88,7 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
     """Give each worker whole files, and the tests of the console to one: they share a browser and two servers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/console" if nodeid.startswith("tests/console/") else super()._split_scope(nodeid)
+        return "tests/web/console" if nodeid.startswith("tests/web/console/") else super()._split_scope(nodeid)
 
 
 def pytest_collection_finish() -> None:
@@ -153,7 +153,7 @@ async def sessions(unlimited: Database) -> AsyncIterator[Sessions]:
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from app.db.database import session_info
-    from tests.encryption_keys import TEST_KEYS
+    from tests.support.encryption_keys import TEST_KEYS
 
     async with unlimited.engine.connect() as connection:
         outer = await connection.begin()
@@ -169,7 +169,7 @@ async def sessions(unlimited: Database) -> AsyncIterator[Sessions]:
 @pytest.fixture
 async def committed(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions with own connections, for tests of locks, races and notifications; tables are emptied after."""
-    from tests.emptied_database import emptied_database
+    from tests.support.emptied_database import emptied_database
 
     async with emptied_database(database_url) as database:
         yield database.sessions
@@ -180,7 +180,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that is trained in one thread."""
     import torch
 
-    from tests.tiny_model import make_model_dir
+    from tests.support.tiny_model import make_model_dir
 
     torch.set_num_threads(1)
     return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
@@ -208,9 +208,9 @@ async def project(
     committed: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path
 ) -> AsyncIterator[LedgerProject]:
     """A project with one API, and what a runner needs to execute its tasks."""
-    from tests.ledger import Ledger
-    from tests.ledger_project import open_ledger_project
-    from tests.scripted_engine import byte_tokenizer
+    from tests.support.ledger import Ledger
+    from tests.support.ledger_project import open_ledger_project
+    from tests.support.scripted_engine import byte_tokenizer
 
     ledger = Ledger()
     async with ledger.client() as client:
@@ -222,7 +222,7 @@ async def demo(
     committed: Sessions, database_url: str, bare_sandbox: ForkedSandbox, tmp_path: Path
 ) -> AsyncIterator[ApprovingProject]:
     """The project `demo`, whose calls can wait for approval, with its REST API."""
-    from tests.approving import open_approving_project
+    from tests.support.approving import open_approving_project
 
     async with open_approving_project(committed, database_url, bare_sandbox, tmp_path) as opened:
         yield opened

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from app.base.model_catalog import DEFAULT_MODEL, SEED
-from tests.page_commands import ANYTHING, Shell, blocks, commands, matches
-from tests.processes import free_ports
-from tests.test_up import Up, client_of, running
+from tests.machine.test_up import Up, client_of, running
+from tests.support.page_commands import ANYTHING, Shell, blocks, commands, matches
+from tests.support.processes import free_ports
 
 REPOSITORY = Path(__file__).parents[1]
 README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.md"

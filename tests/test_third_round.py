@@ -38,20 +38,20 @@ from app.projects import audit, keys
 from app.skills import admission
 from app.skills.checks import name_objection
 from app.tasks import feedback
-from tests.listening_app import listening_app
-from tests.notebook_server import Notebook
-from tests.raw_server import http_answer
-from tests.recording_server import recording_server
-from tests.rows import project_row, turn_of
-from tests.skill_project import SkillProject
+from tests.apis.calls.test_redirected_calls import CHANGES, calls, moved
+from tests.apis.calls.test_second_round_manifest import _ALLOWED, _seen
+from tests.apis.calls.test_skill_guard import Sender, operation
+from tests.machine.test_convert_gguf import ORIGIN
+from tests.machine.test_refused_gguf import ARRAY, head
 from tests.support.every_row import every_row
-from tests.test_convert_gguf import ORIGIN
-from tests.test_redirected_calls import CHANGES, calls, moved
-from tests.test_refused_gguf import ARRAY, head
-from tests.test_second_round_manifest import _ALLOWED, _seen
-from tests.test_skill_guard import Sender, operation
-from tests.tiny_gguf import write_gguf
-from tests.trajectory_samples import trajectory
+from tests.support.listening_app import listening_app
+from tests.support.notebook_server import Notebook
+from tests.support.raw_server import http_answer
+from tests.support.recording_server import recording_server
+from tests.support.rows import project_row, turn_of
+from tests.support.skill_project import SkillProject
+from tests.support.tiny_gguf import write_gguf
+from tests.support.trajectory_samples import trajectory
 from trainer.judge import judge_messages
 
 # Redirected changes

@@ -32,10 +32,10 @@ from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.results_file import write_results
-from tests.ledger import Ledger
-from tests.processes import cpu_seconds_of, descendants
-from tests.rollout_bench import TASK
-from tests.scripted_engine import END, block, byte_tokenizer
+from tests.support.ledger import Ledger
+from tests.support.processes import cpu_seconds_of, descendants
+from tests.support.rollout_bench import TASK
+from tests.support.scripted_engine import END, block, byte_tokenizer
 
 PLAIN = "total = 0\nfor number in range(20):\n    total += number * number\nprint(total)"
 WRITES = 6  # calls of a turn

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.ledger import Ledger
+from tests.support.ledger import Ledger
 
 
 async def main() -> None:

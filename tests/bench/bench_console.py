@@ -34,7 +34,7 @@ from app.db.tables import TASK_END_STATES
 from app.releases import store as releases
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.results_file import write_results
-from tests.console.console_server import ConsoleServer, console_server
+from tests.support.console_server import ConsoleServer, console_server
 
 _AT_ONCE = 100  # tasks of a request
 _OF_A_KIND = 5  # pages

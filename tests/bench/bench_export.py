@@ -24,11 +24,11 @@ from app.db import postgres, results
 from app.db.migrate import migrate
 from app.db.tables import TaskState
 from app.tasks import store as tasks
-from tests.api_app import ApiApp, open_api_app
 from tests.bench.results_file import write_results
-from tests.emptied_database import emptied_database
-from tests.http_server import served
-from tests.rows import trajectory_of
+from tests.support.api_app import ApiApp, open_api_app
+from tests.support.emptied_database import emptied_database
+from tests.support.http_server import served
+from tests.support.rows import trajectory_of
 
 _BATCH = 500
 _SINGLE = 300  # tasks that are read one by one

@@ -33,12 +33,12 @@ from app.projects import keys
 from app.projects import store as projects
 from tests.bench.isolation_attacks import Attack, attacks, hostile_services
 from tests.bench.results_file import write_results
-from tests.encryption_keys import TEST_KEYS
-from tests.ledger import Ledger
-from tests.processes import free_ports
-from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
-from tests.scripted_server import scripted_server
-from tests.test_asgi import environment
+from tests.processes.test_asgi import environment
+from tests.support.encryption_keys import TEST_KEYS
+from tests.support.ledger import Ledger
+from tests.support.processes import free_ports
+from tests.support.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.support.scripted_server import scripted_server
 
 _TASKS = 48  # of an attack, so that there are always some
 _API_CORE = 0

@@ -24,7 +24,7 @@ from app.db.database import Database, open_database
 from app.db.migrate import migrate
 from app.tasks import store as tasks
 from tests.bench.results_file import write_results
-from tests.test_list_plans import FILL, LISTINGS, NOW, PROJECT, Listing
+from tests.db.test_list_plans import FILL, LISTINGS, NOW, PROJECT, Listing
 
 _EVENTS = 3  # of a task
 _OTHERS = 300_000  # rows of the other tables, at most

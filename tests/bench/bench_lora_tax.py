@@ -15,9 +15,9 @@ import click
 
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
-from tests.vllm.adapters import make_adapter
-from tests.vllm.live_requests import random_prompt
-from tests.vllm.server import SLOTS, VllmServer
+from tests.integration.vllm.adapters import make_adapter
+from tests.integration.vllm.live_requests import random_prompt
+from tests.integration.vllm.server import SLOTS, VllmServer
 
 _PROMPT = 32  # tokens
 

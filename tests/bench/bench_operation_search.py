@@ -25,8 +25,8 @@ from app.apis.presentation import Presentation, present
 from app.engine.protocol import Embedder, Vector
 from app.skills.similarity import FusionWeights, fuse
 from tests.bench.results_file import write_results
-from tests.public_documents import NAMES, public_documents
-from tests.servers.test_public_documents import queries
+from tests.integration.servers.test_public_documents import queries
+from tests.support.public_documents import NAMES, public_documents
 from trainer.engines.embedded import local_embedder
 
 _EVEN = FusionWeights({"words": 1.0, "vectors": 1.0}, {"words": 0.0, "vectors": -1.0})

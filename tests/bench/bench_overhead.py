@@ -32,8 +32,8 @@ from tests.bench.deepen import deepen
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from tests.processes import command_of, cpu_seconds_of, descendants, free_ports
-from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
+from tests.integration.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
+from tests.support.processes import command_of, cpu_seconds_of, descendants, free_ports
 from trainer.worlds.simulate_live.simulation import ended_task
 
 ROOT = Path(__file__).parents[2]

@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from app.base.run_settings import RunSettings
-from tests.processes import free_ports
-from tests.trajectory_samples import advantaged, rollout
+from tests.support.processes import free_ports
+from tests.support.trajectory_samples import advantaged, rollout
 from trainer.learning.adapter import attach_lora
 from trainer.learning.distributed_learner import LearnerSpec, new_learner
 from trainer.learning.learner import Learner

@@ -20,8 +20,8 @@ from sqlalchemy import text
 from app.base.loop import Loop
 from tests.bench.process_figures import disk_mb, slope, usage_of
 from tests.bench.results_file import write_results
-from tests.chaos_deployment import Deployment, deployed
-from tests.chaos_load import Load, faults
+from tests.support.chaos_deployment import Deployment, deployed
+from tests.support.chaos_load import Load, faults
 
 _LOOK_SECONDS = 2.0
 _NAMES = {

@@ -31,11 +31,11 @@ from app.releases import store as releases
 from app.releases.promotion import Promoter
 from app.releases.swap import AdapterLoader, SwapReport
 from tests.bench.results_file import write_results
-from tests.vllm.adapters import make_adapter
-from tests.vllm.live_requests import off_by
-from tests.vllm.loader_setup import open_loader
-from tests.vllm.server import VllmServer
-from tests.vllm.streams import AnsweredRequest, Streams
+from tests.integration.vllm.adapters import make_adapter
+from tests.integration.vllm.live_requests import off_by
+from tests.integration.vllm.loader_setup import open_loader
+from tests.integration.vllm.server import VllmServer
+from tests.integration.vllm.streams import AnsweredRequest, Streams
 from trainer.learning.adapter import PublishedAdapter
 
 _TOLERANCE = 1e-3  # of a logprob

@@ -14,8 +14,8 @@ import click
 
 from tests.bench.bench_overhead import ROOT, agent_server
 from tests.bench.results_file import write_results
-from tests.engine_process import engine_process
-from tests.vllm.server import SEED_POLICY
+from tests.integration.vllm.server import SEED_POLICY
+from tests.support.engine_process import engine_process
 
 
 @click.command()

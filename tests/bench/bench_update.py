@@ -34,7 +34,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.search import scenario as by_scenario
-from tests.trajectory_samples import sample_of
+from tests.support.trajectory_samples import sample_of
 from trainer.engines.embedded import subprocess_engine
 from trainer.learning.adapter import publish, with_lora
 from trainer.learning.model import load_model

@@ -9,8 +9,8 @@ import httpx
 import msgspec
 
 from tests.bench.other_server import Check, Expected, OtherServer, OtherTask, is_answer
-from tests.servers.installed import python_server
-from tests.servers.server_process import server_process
+from tests.integration.servers.installed import python_server
+from tests.integration.servers.server_process import server_process
 
 Data: TypeAlias = dict[str, Any]
 # A bucket "shop", its collection "shop/teas" and record "shop/teas/chai", its group "shop#staff".

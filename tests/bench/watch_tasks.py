@@ -10,8 +10,8 @@ import httpx
 import msgspec
 
 from tests.bench.other_server import Check, Expected, OtherServer, OtherTask, is_answer
-from tests.servers.installed import python_server
-from tests.servers.server_process import server_process
+from tests.integration.servers.installed import python_server
+from tests.integration.servers.server_process import server_process
 
 Facts: TypeAlias = dict[str, Any]  # of a watch or a tag, without those that are empty or false
 

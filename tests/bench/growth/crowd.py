@@ -16,9 +16,9 @@ import httpx
 
 from app.db import postgres
 from tests.bench.bench_overhead import Town, agent_server
-from tests.engine_process import engine_process
-from tests.processes import free_ports
-from tests.vllm.server import SEED_POLICY
+from tests.integration.vllm.server import SEED_POLICY
+from tests.support.engine_process import engine_process
+from tests.support.processes import free_ports
 
 _LEAST = 32  # tasks of a figure
 _RUNNERS = 4

@@ -20,9 +20,9 @@ from app.base.values import BASE
 from app.db import postgres, results, tables
 from app.db.database import open_database, pack
 from app.db.migrate import migrate
-from tests.rows import project_row
-from tests.scripted_engine import byte_tokenizer
-from tests.served_project import ServedProject, minute
+from tests.support.rows import project_row
+from tests.support.scripted_engine import byte_tokenizer
+from tests.support.served_project import ServedProject, minute
 from trainer.experience import read_logged
 from trainer.rewards import BaseModel
 
