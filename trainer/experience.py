@@ -39,7 +39,7 @@ from app.projects.settings import OWN_WORK, is_held_out, kind_that_begins
 from app.releases import store as releases
 from app.releases.exams import store as exams
 from app.releases.exams.store import HeldOut, UnlabelledTask
-from app.runs import experience as training_data
+from app.runs import experience
 from app.runs.experience import LoggedSkill, LoggedTask
 from app.skills.admission import is_worse
 from app.skills.checks import is_wrapper
@@ -202,17 +202,17 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
 
     Raises NotFoundError if the project has no active release.
     """
-    rows = await training_data.window(
+    rows = await experience.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
     trusted = await verification.trusted(session, project_id, {row.judged_by for row in rows})
     reasons = {row.id: why_dropped(row, trusted) for row in rows}
     learned = await _learned_until(session, project_id, settings)
     usable = [row for row in rows if reasons[row.id] is None]
-    reasons |= dict.fromkeys(training_data.beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
+    reasons |= dict.fromkeys(experience.beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
     scored = {row.id: row for row in rows if reasons[row.id] is None}
     tasks = await _scored_tasks(session, project_id, scored, settings, base)
-    skills = await training_data.skills(
+    skills = await experience.skills(
         session,
         project_id,
         made_by=[task.id for task in tasks],
@@ -233,9 +233,9 @@ async def learns_from(session: AsyncSession, project_id: UUID, settings: RunSett
     """What ended before this the run would drop as learned, if all of its window had scores. None: nothing."""
     learned = await _learned_until(session, project_id, settings)
     window = {"since": settings.since, "until": settings.until}
-    rows = await training_data.window(session, project_id, **window, limit=settings.limit)
+    rows = await experience.window(session, project_id, **window, limit=settings.limit)
     usable = [row for row in rows if row.executed]
-    dropped = set(training_data.beyond_replay(usable, learned, settings.replay))
+    dropped = set(experience.beyond_replay(usable, learned, settings.replay))
     return min((row.finished_at for row in usable if row.id not in dropped), default=learned)
 
 
@@ -243,7 +243,7 @@ async def _learned_until(session: AsyncSession, project_id: UUID, settings: RunS
     """None for runs that do not leave out what was learned."""
     if settings.kind is not RunKind.LOGGED or settings.since is not None:
         return None
-    return await training_data.learned_until(session, project_id)
+    return await experience.learned_until(session, project_id)
 
 
 def why_dropped(row: LoggedTask, trusted: Container[str | None]) -> DropReason | None:
@@ -271,7 +271,7 @@ async def _scored_tasks(
     held_out = await read_held_out(session, project_id, settings.environment)
     staleness = staleness_by_release([_weights(each) for each in every], active.number, base.start)
     tasks = []
-    async for trajectory in training_data.trajectories(session, list(rows)):
+    async for trajectory in experience.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]
         assert row.release_id is not None  # a finished task has a release
         flaw = DropReason.HELD_OUT if trajectory.task in held_out else find_flaw(trajectory, row.base, base)
@@ -416,7 +416,7 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         ids = await verification.wanted(
             session, project_id, name, **window, limit=min(settings.limit, _JUDGING_MOST)
         )
-        tasks = [each async for each in training_data.trajectories(session, ids)]
+        tasks = [each async for each in experience.trajectories(session, ids)]
     groups = await asyncio.to_thread(_groups, tasks, named.group.group_size)
     for start in range(0, len(groups), _AT_ONCE):
         some = groups[start : start + _AT_ONCE]

@@ -17,11 +17,9 @@ from litestar.response import Redirect
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis import failed_calls, trials
-from app.apis import store as api_changes
+from app.apis import failed_calls
 from app.apis import store as apis
 from app.apis import trials as api_trials
-from app.apis.credentials import store as api_credentials
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential, bearer
 from app.apis.credentials.requests import CredentialView, shared_credentials
@@ -102,7 +100,7 @@ class ApiPages(Controller):
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
         rows, admin = await apis.of_project(session, visit.project.id), visit.allows("admin")
-        stored = await api_credentials.of_project(session, visit.project.id)
+        stored = await credentials.of_project(session, visit.project.id)
         views = {
             id_: [CredentialView.stored(row, None) for row in found if admin or not row.principal]
             for id_, found in stored.items()
@@ -236,7 +234,7 @@ class ApiPage(Controller):
     async def trial(self, name: FromPath[str], visit: Visitor, session: Db) -> Response[str]:
         """The part of the page that changes while the API is tried."""
         row = await apis.get(session, visit.project.id, name, document=False)
-        trial = TrialView.full(await trials.of_api(session, row.id), turns=True)
+        trial = TrialView.full(await api_trials.of_api(session, row.id), turns=True)
         return page(visit, "api_trial.html", name=name, trial=trial)
 
     @post("/trial", opt=_ADMIN)
@@ -387,13 +385,13 @@ async def _page(
 ) -> Response[str]:
     row = await apis.get(session, visit.project.id, name, document=False)
     stored = await credentials.of_api(session, row.id)
-    changes = await api_changes.of_api(session, row.id)
+    changes = await apis.of_api(session, row.id)
     failures = await failed_calls.of_api(session, visit.project.id, name)
     try:
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
         return page(visit, "api_unreadable.html", api=row, problem=str(error))
-    trial = await trials.of_api(session, row.id)
+    trial = await api_trials.of_api(session, row.id)
     api = ApiView.full(row, visit.project.name, app, stored, trial)
     parts = words.lower().split()
     found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
@@ -601,7 +599,7 @@ class CallableApis(msgspec.Struct, frozen=True):
 async def read_callable(session: AsyncSession, project: tables.Project, reader: DocumentReader) -> CallableApis:
     """Ends the transaction."""
     rows = await apis.of_project(session, project.id)
-    stored = await api_credentials.of_project(session, project.id)
+    stored = await credentials.of_project(session, project.id)
     read = [await _read(session, reader, row, stored.get(row.id, [])) for row in rows[:_READ]]
     return CallableApis(read, [row.name for row in rows[_READ:]])
 

@@ -20,13 +20,11 @@ from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
-from app.apis import trials
 from app.apis import trials as api_trials
 from app.apis.calls.http_call import HttpCaller
 from app.apis.calls.live_calls import AuthenticatedCaller, Callers, RequestSecrets
 from app.apis.catalog import LeftOut
 from app.apis.credentials import store as api_credentials
-from app.apis.credentials import store as credentials
 from app.apis.credentials.requests import CredentialView, shared_credentials
 from app.apis.credentials.stored_credentials import PreparedCredential, StoredCredentials, prepare
 from app.apis.documents.fetch import check_server, server_remark
@@ -124,7 +122,7 @@ class TrialView(TrialSummary, frozen=True, kw_only=True):
 
     @classmethod
     def full(cls, trial: ShownTrial | None, *, turns: bool = False) -> "TrialView":
-        tried = [] if trial is None else trials.tried_of(trial.row)
+        tried = [] if trial is None else api_trials.tried_of(trial.row)
         return TrialView(questions=[TriedView.of(each, turns=turns) for each in tried], **_fields(trial))
 
 
@@ -140,7 +138,7 @@ class ApiTrialController(Controller):
         """With the turns of the agent."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        return TrialView.full(await trials.of_api(session, row.id), turns=True)
+        return TrialView.full(await api_trials.of_api(session, row.id), turns=True)
 
     @post(
         opt={"scope": "admin"},
@@ -159,7 +157,7 @@ class ApiTrialController(Controller):
 async def renew_trial(session: AsyncSession, project_id: UUID, name: str) -> ShownTrial:
     """Raises NotFoundError."""
     api = await apis.get(session, project_id, name, document=False)
-    row = await trials.renew(session, project_id, api.id, wanted=True)
+    row = await api_trials.renew(session, project_id, api.id, wanted=True)
     await session.commit()
     return ShownTrial(row)
 
@@ -174,7 +172,7 @@ def _fields(trial: ShownTrial | None) -> dict[str, Json]:
         "release": None if made is None else made.release,
         "model": None if made is None else made.hosted or made.model,
         "outdated_by": None if made is None or row.finished_at is None else made.outdated_by,
-        "state": "running" if trials.is_under_way(row) else row.state.value,
+        "state": "running" if api_trials.is_under_way(row) else row.state.value,
         "right": row.correct,
         "asked": row.asked,
         "reason": row.reason,
@@ -323,7 +321,7 @@ class ApiController(Controller):
     ) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        stored = await credentials.of_api(session, row.id)
+        stored = await api_credentials.of_api(session, row.id)
         app = await read_api(document_reader, session, row, row.bind)
         return ApiView.full(row, owner.name, app, stored, await api_trials.of_api(session, row.id))
 
@@ -402,7 +400,7 @@ async def register_api(
         practice=data.practice,
     )
     if before and before["secrets_for"] != app.server:
-        await credentials.end_attempts(session, row.id)
+        await api_credentials.end_attempts(session, row.id)
     stored = await _complete(session, access, row, before, data, prepared)
     await manifest.update_tools(session, serving, [data.name], access.actor)
     if former is not None and former.app is not None and former.app.digest != app.digest:
@@ -469,10 +467,10 @@ async def _complete(
     detail: dict[str, Json] = {"name": row.name, "before": before, "after": apis.about(row)}
     if data.bearer_token is not UNSET:
         detail["token"] = "removed" if data.bearer_token is None else "stored"
-        await credentials.forget_uses(session, row.id)
+        await api_credentials.forget_uses(session, row.id)
     detail |= {"credentials": [each.scheme for each in prepared]} if prepared else {}
     await audit.add(session, row.project_id, None, access.actor, AuditAction.API_CHANGED, detail)
-    return await credentials.of_api(session, row.id)
+    return await api_credentials.of_api(session, row.id)
 
 
 async def _trial(
@@ -510,7 +508,7 @@ async def _check_server(session: AsyncSession, former: _Former, app: AppView, da
     """Raises ApiDocumentError for secrets that would stay, and go to another server."""
     row = former.row
     held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
-    for each in await credentials.of_api(session, row.id):
+    for each in await api_credentials.of_api(session, row.id):
         if each.value is not None and (each.principal or each.scheme not in data.credentials):
             held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))
     held += ["bind"] if data.bind is UNSET and row.bind else []

@@ -16,7 +16,6 @@ from app.engine.client import ModelServer
 from app.machine.routes import ReadinessCheck, readiness
 from app.projects import audit
 from app.releases import store as releases
-from app.runs import store as environments
 from app.runs import store as runs
 from app.tasks import queue as queue_depth
 from app.web.access import Db
@@ -84,7 +83,7 @@ async def _fleet(session: AsyncSession, servers: Sequence[ModelServer], disks: S
         servers=servers,
         serving=serving,
         runners=await runners.live(session),
-        workers=await environments.workers(session),
+        workers=await runs.workers(session),
         runs=await runs.progress(session),
         disks=disks,
         swaps=swaps,

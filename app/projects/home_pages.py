@@ -22,7 +22,7 @@ from app.projects import statistics, usage
 from app.projects.statistics import FailingKind, OutcomeCounts, TaskStatistics, TimeBucket
 from app.releases import store as releases
 from app.skills import store as skills
-from app.skills import value as skill_savings
+from app.skills import value
 from app.skills.value import ScenarioSavings
 from app.tasks import queue
 from app.tasks import store as tasks
@@ -80,7 +80,7 @@ class HomePages(Controller):
             learning=await of_project(session, owner, visit.now, days),
             **await _now(session, owner),
             cost=sum(each.cost for each in await usage.of_days(session, owner, days)),
-            savings=await skill_savings.by_scenario(session, owner, visit.now - timedelta(days=days)),
+            savings=await value.by_scenario(session, owner, visit.now - timedelta(days=days)),
             total=_total,
             wanted=await _wanted(session, visit),
         )
@@ -104,7 +104,7 @@ async def _now(session: AsyncSession, project_id: UUID) -> dict[str, Any]:
 
 
 def _total(savings: list[ScenarioSavings], measure: str) -> float:
-    return skill_savings.total(savings, measure)
+    return value.total(savings, measure)
 
 
 async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:

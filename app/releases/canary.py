@@ -30,7 +30,6 @@ from app.projects import audit
 from app.projects import store as projects
 from app.releases import store as releases
 from app.releases import trials_store, watch
-from app.releases import trials_store as canaries
 from app.releases.promotion import Promoter, overriding
 from app.releases.reference import possible_loss
 from app.releases.statistics import (
@@ -457,7 +456,7 @@ def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRu
     return rules.expired
 
 
-_DEFAULT_COST = canaries.TypicalCost(12, 2_048)  # of a project without finished tasks
+_DEFAULT_COST = trials_store.TypicalCost(12, 2_048)  # of a project without finished tasks
 _RULES = CanaryRules()
 _FEW_DAYS, _MOST_PARTS = 3, 14
 
@@ -482,12 +481,12 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     since: datetime
     baseline: CanaryBaseline
-    shares: Sequence[canaries.CanaryShare]  # of the new tasks, oldest first
+    shares: Sequence[trials_store.CanaryShare]  # of the new tasks, oldest first
     decision: CanaryDecision
 
     def check(self, canary: tables.Release, active: tables.Release | None) -> None:
         """Raises ConflictError if the canary has ended since, or another release was activated."""
-        canaries.check_is_canary(canary)
+        trials_store.check_is_canary(canary)
         if active is None or active.number != self.baseline.number:
             raise ConflictError(
                 f"release {canary.number} was compared with release {self.baseline.number}, no longer active"
@@ -513,24 +512,24 @@ async def past_race(
     """What was known during a trial that is over, by those of its tasks that are kept."""
     baseline = await releases.numbered(session, release.project_id, status.baseline.number)
     most = _RULES.max_compared
-    tasks = await canaries.ended_tasks(session, release, baseline, status.since, most, ended)
-    usual = await canaries.usual_kinds(session, release.project_id, status.since)
+    tasks = await trials_store.ended_tasks(session, release, baseline, status.since, most, ended)
+    usual = await trials_store.usual_kinds(session, release.project_id, status.since)
     trial = _Trial(status.since, status.baseline, status.shares, tasks, usual, _DEFAULT_COST, _RULES)
     return await trial.race(ended)
 
 
 async def _read_trial(session: AsyncSession, release: tables.Release, rules: CanaryRules) -> "_Trial":
-    canaries.check_is_canary(release)
+    trials_store.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     rules, until = await _rules_for(session, release, active, rules)
-    began = await canaries.shared_since(session, release, active)
+    began = await trials_store.shared_since(session, release, active)
     return _Trial(
         began,
         CanaryBaseline(active.number, active.model),
-        canaries.shares_of(release),
-        await canaries.ended_tasks(session, release, active, began, rules.max_compared, until),
-        await canaries.usual_kinds(session, release.project_id, began),
-        await canaries.typical_cost(session, release.project_id, began) or _DEFAULT_COST,
+        trials_store.shares_of(release),
+        await trials_store.ended_tasks(session, release, active, began, rules.max_compared, until),
+        await trials_store.usual_kinds(session, release.project_id, began),
+        await trials_store.typical_cost(session, release.project_id, began) or _DEFAULT_COST,
         rules,
     )
 
@@ -541,10 +540,10 @@ class _Trial:
 
     began: datetime
     baseline: CanaryBaseline
-    shares: Sequence[canaries.CanaryShare]
-    tasks: Sequence[canaries.CanaryTask]
-    usual: Mapping[str, canaries.UsualKind]
-    typical: canaries.TypicalCost
+    shares: Sequence[trials_store.CanaryShare]
+    tasks: Sequence[trials_store.CanaryTask]
+    usual: Mapping[str, trials_store.UsualKind]
+    typical: trials_store.TypicalCost
     rules: CanaryRules
 
     async def status(self) -> CanaryStatus:

@@ -26,7 +26,6 @@ from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.projects import audit
 from app.projects import store as projects
 from app.releases import manifest_store, trials_store
-from app.releases import manifest_store as manifests
 from app.releases import store as releases
 from app.releases import tools as tool_documents
 from app.releases.manifest_store import SkillName, Tool
@@ -40,7 +39,7 @@ async def restore(
     session: AsyncSession, release: tables.Release, previous: tables.Release, skill_set: str
 ) -> dict[str, Json]:
     """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
-    states = await manifests.skill_states(session, skill_set)
+    states = await manifest_store.skill_states(session, skill_set)
     moved = msgspec.structs.asdict(await sets.restore(session, release.project_id, states))
     if previous.number > release.number:
         reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
@@ -60,7 +59,7 @@ async def planned(
     """
     if release.skills is None:
         return {}
-    states = await manifests.skill_states(session, release.skills)
+    states = await manifest_store.skill_states(session, release.skills)
     moved = msgspec.structs.asdict(await sets.planned(session, release.project_id, states, release.id))
     if previous.number > release.number:
         gone = {row.id for rows in (moved["superseded"], moved["withdrawn"]) for row in rows}
@@ -92,7 +91,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving | None:
     """All in one query. None for a release whose tools are not recorded: it never served."""
-    found = await manifests.manifests_serving(handle, project_id, release_id)
+    found = await manifest_store.manifests_serving(handle, project_id, release_id)
     if not found:
         return None
     return Serving(
@@ -128,7 +127,7 @@ async def begin_serving(
     return Serving(
         project=project.name,
         settings=project.settings,
-        learns=bool(await session.scalar(select(manifests.learns_from_tasks(project_id)))),
+        learns=bool(await session.scalar(select(manifest_store.learns_from_tasks(project_id)))),
         release=release.id,
         state=release.state,
         model=release.model,
@@ -141,7 +140,7 @@ async def skills_of(session: AsyncSession, release: tables.Release) -> list[UUID
     """Ids, sorted, of the skills offered when it last stopped serving, or now if it serves or never did."""
     if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
         return sorted(await sets.offered_skills(session, release.project_id))
-    return sorted(await manifests.skill_states(session, release.skills))
+    return sorted(await manifest_store.skill_states(session, release.skills))
 
 
 async def record_activation(
@@ -166,13 +165,13 @@ async def record_activation(
             changed |= await restore(session, release, previous, release.skills)
     if release.tools is None:
         tools = await tools_of(session, previous or release)
-        release.tools = await manifests.store_tools(session, release.project_id, tools)
+        release.tools = await manifest_store.store_tools(session, release.project_id, tools)
     changed |= await _missing_apis(session, release.project_id, release.tools)
     prompt = prompt_of(release.model, prompt_hash)
     if release.prompt not in (None, prompt):
         changed["prompt"] = {"was": release.prompt, "now": prompt}
     release.prompt = prompt
-    release.skills = await manifests.store_skills(session, release.project_id)
+    release.skills = await manifest_store.store_skills(session, release.project_id)
     await session.flush()
     return changed
 
@@ -192,8 +191,8 @@ async def lock_active(session: AsyncSession, project_id: UUID) -> tables.Release
     release = await releases.active(session, project_id)  # another one may have been activated while this waited
     await session.refresh(release)
     if release.tools is None:
-        release.tools = await manifests.store_tools(
-            session, project_id, await manifests.api_tools(session, project_id)
+        release.tools = await manifest_store.store_tools(
+            session, project_id, await manifest_store.api_tools(session, project_id)
         )
         await session.flush()
     return release
@@ -209,12 +208,12 @@ async def update_tools(
     active. It keeps the other documents of `serving`, so that a change of one API does not undo a rollback.
     """
     before = await tools_of(session, serving)
-    there = await manifests.api_tools(session, serving.project_id)
+    there = await manifest_store.api_tools(session, serving.project_id)
     now = {name: tool for name, tool in before.items() if name not in names}
     now |= {name: there[name] for name in names if name in there}
     if now == before:
         return serving
-    tools = await manifests.store_tools(session, serving.project_id, now)
+    tools = await manifest_store.store_tools(session, serving.project_id, now)
     changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     reason = f"the {'API' if len(changed) == 1 else 'APIs'} {', '.join(changed)} changed"
     return await _succeed(session, serving, actor, reason, tools=tools)
@@ -261,8 +260,8 @@ async def _succeed(
     detail: dict[str, Json] = {"reason": reason, "model": serving.model}
     for part, now in made_of.items():
         detail[part] = {"was": getattr(serving, part), "now": now}
-    if trials_store.began_with(serving) or not await manifests.is_unused(session, serving):
-        serving.skills = await manifests.store_skills(session, serving.project_id)
+    if trials_store.began_with(serving) or not await manifest_store.is_unused(session, serving):
+        serving.skills = await manifest_store.store_skills(session, serving.project_id)
         candidate = await releases.propose(session, serving.project_id, serving.model)
         release = await releases.activate(session, candidate.id, allow_rejected=True)  # its weights serve already
         release.training_run_id, release.evidence = (
@@ -279,17 +278,17 @@ async def _succeed(
 
 async def _record_end(session: AsyncSession, previous: tables.Release, prompt_hash: str) -> None:
     """Record the state that a rollback restores."""
-    previous.skills = await manifests.store_skills(session, previous.project_id)
+    previous.skills = await manifest_store.store_skills(session, previous.project_id)
     previous.prompt = previous.prompt or prompt_of(previous.model, prompt_hash)
     if previous.tools is None:
-        registered = await manifests.api_tools(session, previous.project_id)
-        previous.tools = await manifests.store_tools(session, previous.project_id, registered)
+        registered = await manifest_store.api_tools(session, previous.project_id)
+        previous.tools = await manifest_store.store_tools(session, previous.project_id, registered)
     await session.flush()
 
 
 async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
-    there = await manifests.api_tools(session, project_id)
-    gone = sorted((await manifests.tool_set(session, tools)).keys() - there.keys())
+    there = await manifest_store.api_tools(session, project_id)
+    gone = sorted((await manifest_store.tool_set(session, tools)).keys() - there.keys())
     return {"tools": {"missing": gone}} if gone else {}
 
 

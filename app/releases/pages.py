@@ -23,11 +23,10 @@ from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit
 from app.projects import store as projects
 from app.projects.pages import gist
-from app.releases import canary, trials_store, watch
 from app.releases import canary as canary_trial
 from app.releases import store as releases
+from app.releases import trials_store, watch
 from app.releases.canary import CanaryStatus, RaceMoment
-from app.releases.exams import store as evaluations
 from app.releases.exams import store as exams
 from app.releases.figure_pages import (
     Evidence,
@@ -279,7 +278,7 @@ class ReleasePage(Controller):
             after=_after(release, served, rows),
             served=[each for each in served if each.release_id == release.id],
             diff=None if before is None else await diff(session, None, before, release),
-            exams=sorted(await evaluations.exams_of_release(session, release.id)),
+            exams=sorted(await exams.exams_of_release(session, release.id)),
             exam=evidence.exam and exam_rows(evidence.exam),
             canary=canary,
             race=race,
@@ -482,7 +481,9 @@ class ReleaseChangePages(Controller):
         await session.commit()  # no transaction is held while weights are loaded
         percent, allowed = form.value.percent, form.value.allow_rejected == "true"
         try:
-            await canary.begin(promoter, sessions, release_id, percent, visit.access.actor, allow_rejected=allowed)
+            await canary_trial.begin(
+                promoter, sessions, release_id, percent, visit.access.actor, allow_rejected=allowed
+            )
         except AppError as error:
             return await _release_changes_canary(visit, session, release_id, form.refused(error))
         notice = f"release {release.number} serves {percent:g} % of the new tasks as a canary"
@@ -502,7 +503,7 @@ class ReleaseChangePages(Controller):
     ) -> Redirect:
         release = await releases.get(session, release_id, visit.access.project_id)
         await session.commit()
-        await canary.end(sessions, release_id, visit.access.actor)
+        await canary_trial.end(sessions, release_id, visit.access.actor)
         notice = f"release {release.number} is no canary any more, but a candidate"
         return after_change(visit.url(f"/console/releases/{release_id}"), notice)
 

@@ -26,7 +26,6 @@ from app.engine.adapter_files import AdapterFiles
 from app.projects import audit
 from app.projects import store as projects
 from app.releases import hosted_models, manifest, manifest_store, tools
-from app.releases import manifest_store as adapters
 from app.releases import store as releases
 from app.releases.adapter_store import AdapterStore
 from app.releases.bundled_adapter import BundledAdapter
@@ -221,7 +220,7 @@ class Promoter:
     async def load_weights(self, release: tables.Release, actor: str) -> Json:
         """The report of the swap. Raises AdapterError or EngineError, after writing it to the audit log."""
         async with self._sessions() as session:
-            probe = await adapters.probe(session, release.model)
+            probe = await manifest_store.probe(session, release.model)
         try:
             report = await self._swapper.swap(release.model, probe)
         except (AdapterError, EngineError) as error:
@@ -303,7 +302,7 @@ class FirstRelease:
         if self._verified is None:
             self._verified = await asyncio.to_thread(self._bundled.verify, self._model_dir)
         model, rank = await self._store.import_adapter(self._bundled.path), self._verified.rank
-        await adapters.put(session, model, base=self._base, rank=rank, project_id=None)
+        await manifest_store.put(session, model, base=self._base, rank=rank, project_id=None)
         return await projects.create(session, name, model, {"reason": f"it comes with {self._bundled.model}"})
 
 

@@ -14,7 +14,6 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis import store as api_changes
 from app.apis import store as apis
 from app.apis.calls.skill_guard import AllowedOperation
 from app.apis.catalog import App
@@ -37,8 +36,6 @@ from app.db.tables import AuditAction, SkillState
 from app.projects import audit
 from app.projects.settings import Risk
 from app.releases import manifest, manifest_store, tools
-from app.releases import manifest_store as manifests
-from app.releases import tools as tool_documents
 from app.releases.manifest import compare
 from app.skills import moves, repairs
 from app.skills.admission import stored_manifest
@@ -64,7 +61,7 @@ async def refresh_api(
         old_content = await manifest_store.document(session, row.id, row.digest)
     if is_listing(old_content):
         async with sessions.begin() as session:
-            await api_changes.checked(session, api_id)
+            await apis.checked(session, api_id)
             await listing.mark(session, row.project_id, row.source)  # for `McpRefresh`
         return None
     request = ReadRequest(
@@ -84,7 +81,7 @@ async def refresh_api(
         check_server(row.secrets_for or old.server, app, row.token_origins, "the API's credentials")
     except ApiDocumentError as error:
         async with sessions.begin() as session:
-            await api_changes.checked(session, api_id, str(error)[:2_000])
+            await apis.checked(session, api_id, str(error)[:2_000])
         return None
     async with sessions.begin() as session:
         return await apply_change(session, row, old, app, document, actor)
@@ -110,8 +107,8 @@ async def apply_change(
     actor: str = moves.SERVER,
 ) -> tables.ApiChange | None:
     """Record and apply what was fetched. None if nothing has changed, or what has is recorded already."""
-    await api_changes.checked(session, row.id)
-    if new.digest == row.digest or await api_changes.waiting(session, row.id, new.digest):
+    await apis.checked(session, row.id)
+    if new.digest == row.digest or await apis.waiting(session, row.id, new.digest):
         return None
     serving = await manifest.lock_active(session, row.project_id)
     now = await apis.get(session, row.project_id, row.name, document=False)
@@ -218,7 +215,7 @@ class ApiRefresh:
 
     async def _refresh(self) -> float | None:
         async with self._sessions.begin() as session:
-            due = await api_changes.claim_due(session, self._hours)
+            due = await apis.claim_due(session, self._hours)
         if due is None:
             return None
         change = await refresh_api(self._sessions, self._reader, self._client, due)
@@ -287,11 +284,11 @@ class McpRefresh:
 
     async def _refresh(self, row: tables.Api) -> None:
         async with self._sessions() as session:
-            api = await tool_documents.api_document(session, row)
-            old_content = await manifests.document(session, row.id, row.digest)
+            api = await tools.api_document(session, row)
+            old_content = await manifest_store.document(session, row.id, row.digest)
         shared = (self._sessions, self._servers, self._client)
         content = await connected_listing(*shared, api, row.source, oauth_of(old_content))
-        request = ReadRequest(name=row.name, presentation=tool_documents.presentation_of(row), bind=row.bind)
+        request = ReadRequest(name=row.name, presentation=tools.presentation_of(row), bind=row.bind)
         old = await self._reader.view(request, old_content, row.digest)
         named = msgspec.structs.replace(request, names=old.names)
         app, document = await self._reader.read(named, content, check=False)

@@ -35,7 +35,6 @@ from app.engine.tokenizer import Message
 from app.engine.vllm import NonFiniteError, ReplicaError
 from app.projects import audit
 from app.releases import manifest_store
-from app.releases import manifest_store as adapters
 from app.releases.adapter_store import AdapterDirectory
 
 T = TypeVar("T")
@@ -436,7 +435,7 @@ class AdapterLoader:
         """Without names of projects: what reads it needs no key."""
         try:
             async with self._sessions() as session:
-                served = {release.project_id for release in await adapters.releases_with(session, model)}
+                served = {release.project_id for release in await manifest_store.releases_with(session, model)}
         except TRANSIENT:  # another component says so
             return cause
         ids = ", ".join(sorted(map(str, served)))
@@ -509,7 +508,7 @@ class AdapterLoader:
         """
         async with self._loading:
             async with self._sessions() as session:
-                serving = await adapters.serving(session)
+                serving = await manifest_store.serving(session)
             others = [other for other in self._engine.replicas if other.alive and other is not replica]
             elsewhere = {name for other in others for name in other.names}
             for model in [*sorted(serving - {BASE}), *sorted(elsewhere - serving - {BASE})]:
@@ -533,7 +532,7 @@ class AdapterLoader:
     async def _audit_restored(self, report: SwapReport) -> None:
         """Record the verification of a server that returned in the audit log of each release it serves."""
         async with self._sessions.begin() as session:
-            for release in await adapters.releases_with(session, report.model):
+            for release in await manifest_store.releases_with(session, report.model):
                 about = release.project_id, release.id, _ACTOR, AuditAction.RESTORED
                 await audit.add(session, *about, {"swap": msgspec.to_builtins(report)})
 
@@ -579,12 +578,12 @@ class AdapterLoader:
 
     async def _probe(self, model: str) -> Probe | None:
         async with self._sessions() as session:
-            return await adapters.probe(session, model)
+            return await manifest_store.probe(session, model)
 
     async def _load_active(self) -> float | None:
         async with self._sessions() as session:
-            wanted = await adapters.serving(session)
-            self._hosted = await adapters.hosted_serving(session)
+            wanted = await manifest_store.serving(session)
+            self._hosted = await manifest_store.hosted_serving(session)
         self._wanted = wanted
         self._load_errors = {model: why for model, why in self._load_errors.items() if model in wanted}
         for model in sorted(wanted):

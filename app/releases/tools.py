@@ -25,7 +25,6 @@ from app.db import tables
 from app.db.database import Handle, Sessions
 from app.projects import secrets
 from app.releases import manifest_store
-from app.releases import manifest_store as manifests
 from app.releases import store as releases
 from app.releases.manifest_store import Tool
 
@@ -92,11 +91,11 @@ def document_of(handle: Handle, row: tables.Api | Row[Any], tool: Tool, has_cred
 async def tools_of(session: AsyncSession, release: tables.Release) -> dict[str, Tool]:
     """The API documents, by name. One that never served has those of the active release."""
     if release.tools is not None:
-        return await manifests.tool_set(session, release.tools)
+        return await manifest_store.tool_set(session, release.tools)
     present = await releases.active(session, release.project_id)
     if present.tools is not None:
-        return await manifests.tool_set(session, present.tools)
-    return await manifests.api_tools(session, release.project_id)
+        return await manifest_store.tool_set(session, present.tools)
+    return await manifest_store.api_tools(session, release.project_id)
 
 
 def _token(handle: Handle, row: tables.Api | Row[Any]) -> str | SettingError | None:

@@ -23,9 +23,8 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
 from app.db.tables import RunState
-from app.runs import datasets, schedule
+from app.runs import datasets
 from app.runs import schedule as learning_outlook
-from app.runs import store as run_logs
 from app.runs import store as runs
 from app.runs.datasets import DataRules
 from app.runs.practice import estimate
@@ -306,7 +305,7 @@ class RunDetailPage(Controller):
             settings=_in_order(run.settings),
             advice=drop_advice(),
             estimate=await estimate(session, run, serving),
-            log=await run_logs.read(session, run.id),
+            log=await runs.read(session, run.id),
         )
 
     @get("/live", media_type="text/event-stream")
@@ -408,7 +407,7 @@ class SchedulePages(Controller):
 
     @get()
     async def show(self, visit: Visitor, session: Db, serving: NamedDependency[Serving]) -> Response[str]:
-        row = await schedule.find(session, visit.project.id)
+        row = await learning_outlook.find(session, visit.project.id)
         settings = read_settings(row.settings) if row else RunSettings()
         own = ScheduleFields(row.every_hours, row.every_scored_tasks, row.enabled) if row else ScheduleFields()
         shown = {name: _schedule_text(value) for name, value in msgspec.structs.asdict(own).items()}
@@ -433,7 +432,7 @@ class SchedulePages(Controller):
         )
         if own.value is None or settings.value is None:
             return await _schedule_form(visit, session, serving, form)
-        new = schedule.NewSchedule(**msgspec.structs.asdict(own.value), settings=settings.value)
+        new = learning_outlook.NewSchedule(**msgspec.structs.asdict(own.value), settings=settings.value)
         try:
             await put_schedule(session, visit.access, visit.project, new, data_rules)
         except AppError as error:
@@ -457,7 +456,7 @@ def _schedule_text(value: object) -> str:
 
 
 async def _schedule_form(visit: Visit, session: AsyncSession, serving: Serving, form: Form[Any]) -> Response[str]:
-    row = await schedule.find(session, visit.project.id)
+    row = await learning_outlook.find(session, visit.project.id)
     return page(
         visit,
         "schedule.html",
@@ -465,6 +464,6 @@ async def _schedule_form(visit: Visit, session: AsyncSession, serving: Serving, 
         groups=groups(),
         options=await choices(session, visit.project),
         row=row,
-        outlook=await schedule.outlook(session, row, serving) if row is not None else None,
+        outlook=await learning_outlook.outlook(session, row, serving) if row is not None else None,
         status=form.status,
     )

@@ -27,7 +27,6 @@ from app.projects.authorization import find_project, project_filter, project_nam
 from app.projects.settings import Limits
 from app.runs import datasets as dataset_table
 from app.runs import schedule
-from app.runs import store as run_logs
 from app.runs import store as runs
 from app.runs.datasets import DataRules, DatasetStore, IncomingDataset, check_location, dataset_id_of, incoming
 from app.runs.experience import check_experience
@@ -490,7 +489,7 @@ class RunController(Controller):
     async def log(self, run_id: FromPath[UUID], session: Db, access: Caller) -> str:
         """Its last 64 KiB, some seconds old while it runs. 404 until it begins."""
         run = await _find(session, access, run_id)
-        text = await run_logs.read(session, run.id)
+        text = await runs.read(session, run.id)
         if text is None:
             raise NotFoundError("this run has no log yet: it has not begun")
         return text

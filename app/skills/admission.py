@@ -18,9 +18,8 @@ from app.db import tables
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.projects import store as projects
 from app.projects.settings import SkillPolicy
-from app.skills import evidence, moves
 from app.skills import evidence as skill_evidence
-from app.skills import moves as skill_moves
+from app.skills import moves
 from app.skills import store as skills
 from app.skills.evidence import Outcomes, SkillEvidence
 from app.skills.store import NewSkill, StartingState
@@ -250,7 +249,7 @@ def is_waiting(skill: tables.Skill) -> bool:
 
 async def has_proved_itself(session: AsyncSession, skill: tables.Skill) -> bool:
     """Whether most of the latest tasks that wrote or used it succeeded."""
-    return (await evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
+    return (await skill_evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
 
 
 def _is_obsolete(skill: tables.Skill, catalog: Catalog | None) -> bool:
@@ -379,24 +378,24 @@ def is_harmful(with_it: Outcomes, without_it: Outcomes) -> bool:
 
 async def _promote(session: AsyncSession, skill_id: UUID) -> None:
     """Decide again under the project's lock: another process may have moved it."""
-    skill, rev = await skill_moves.locked(session, skill_id)
+    skill, rev = await moves.locked(session, skill_id)
     evidence, found = await judge(session, skill)
     if not found.earned:
         return
     about = {"reason": "the evidence is for it", "evidence": msgspec.to_builtins(evidence)}
     if found.state is SkillState.ACTIVE:
-        await skill_moves.activate(session, skill, rev, **about)
+        await moves.activate(session, skill, rev, **about)
     else:
-        await skill_moves.move(session, skill, found.state, rev, **about)
+        await moves.move(session, skill, found.state, rev, **about)
 
 
 async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None:
     """Move it from active to probation, and out from below, unless most of its latest tasks succeeded."""
-    skill, rev = await skill_moves.locked(session, skill_id)
+    skill, rev = await moves.locked(session, skill_id)
     if skill.state is SkillState.ACTIVE:
-        await skill_moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
+        await moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
     elif skill.state in LIVE_SKILLS and not skill.held and not await has_proved_itself(session, skill):
-        await skill_moves.withdraw_harmful(session, skill, rev, reason)
+        await moves.withdraw_harmful(session, skill, rev, reason)
 
 
 async def _release(session: AsyncSession, skill: tables.Skill) -> tables.Release | None:

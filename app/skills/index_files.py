@@ -40,7 +40,6 @@ from app.db.tables import SkillState
 from app.engine.protocol import Vector
 from app.skills import similarity
 from app.skills import store as skill_changes
-from app.skills import store as skills
 from app.skills.mapped_index import (
     NONE,
     REACHES,
@@ -508,7 +507,7 @@ def write_files(files: IndexFiles, database_url: str, project_id: UUID) -> None:
     with files.writing(project_id) as directory, engine.connect() as connection:
         project = tables.Project
         rev = connection.scalar(select(project.skill_rev).where(project.id == project_id)) or 0
-        embedder = connection.scalar(skills.common_embedder(project_id))
+        embedder = connection.scalar(skill_changes.common_embedder(project_id))
         read = _Rows(connection.execute(_query(project_id, embedder)))
         count = write_skills(directory, read, embedder)
         if read.last is not None:
@@ -537,7 +536,7 @@ class _Rows:
 
 
 def _query(project_id: UUID, embedder: str | None) -> Select[Any]:
-    return skills.changes(project_id, 0, embedder).execution_options(yield_per=_AT_ONCE)
+    return skill_changes.changes(project_id, 0, embedder).execution_options(yield_per=_AT_ONCE)
 
 
 def _yield_to_others() -> None:

@@ -17,7 +17,6 @@ from app.base.values import Offer
 from app.db import tables
 from app.db.database import TRANSIENT, Sessions, direct
 from app.engine.protocol import Embedder
-from app.skills import store as skill_changes
 from app.skills import store as skills
 from app.skills.admission import admit
 from app.skills.extract import Draft
@@ -139,7 +138,7 @@ class Library:
         unknown = [offer.skill_id for offer in found if offer.skill_id not in known]
         if unknown:
             async with direct(self._sessions) as handle:
-                known.update(await skill_changes.sources(handle, unknown))
+                known.update(await skills.sources(handle, unknown))
         offers = [
             msgspec.structs.replace(offer, source=known[offer.skill_id])
             for offer in found
@@ -243,7 +242,7 @@ class Library:
             self._projects[project_id] = newer
 
     async def _apply_changes(self, project_id: UUID, project: _ProjectIndex) -> None:
-        rows = await skill_changes.read_changes(self._sessions, project_id, project.rev, project.embedder)
+        rows = await skills.read_changes(self._sessions, project_id, project.rev, project.embedder)
         if rows:
             await _compute(lambda: apply_changes(project.index, rows), in_thread=len(rows) > _MANY)
             project.rev = rows[-1].rev

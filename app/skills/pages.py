@@ -24,7 +24,6 @@ from app.releases import statistics
 from app.releases.figure_pages import value_file
 from app.releases.statistics import Interval
 from app.skills import moves, offers
-from app.skills import offers as skill_uses
 from app.skills import store as skills
 from app.skills.lineage import COLUMNS, draw, read_lineages
 from app.skills.offers import MOST_TASKS, SkillRecords, SkillStats
@@ -296,7 +295,7 @@ class SkillDetailPage(Controller):
             value=value,
             saved=value.one_look.tokens and less(value.one_look.tokens, value.offered.tasks),
             drawn=draw_intervals([value.one_look.score, *(each.one_look.score for each in value.scenarios)]),
-            uses=await skill_uses.uses_of(session, skill.id, _USES),
+            uses=await offers.uses_of(session, skill.id, _USES),
             lineage=draw(await read_lineages(session, skill.project_id, [skill.name])),
             alike=await skills.alike(session, skill),
             moves=possible_moves(skill),

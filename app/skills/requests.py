@@ -13,8 +13,7 @@ from app.base.values import Offer
 from app.db import tables
 from app.db.tables import SkillState
 from app.projects.authorization import project_names
-from app.skills import admission, offers
-from app.skills import repairs as skill_repairs
+from app.skills import admission, offers, repairs
 from app.skills.admission import stored_manifest
 from app.skills.evidence import SkillEvidence
 from app.skills.folders import FolderRefusal, Refused, RefusedFolderError, SkillFolder, StoredSkill
@@ -143,7 +142,7 @@ async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:
         release_id=skill.release_id,
         embedder=skill.embedder,
         stats=(await offers.stats(session, [skill.id]))[skill.id],
-        repairs=[SkillRepairView.of(*each) for each in await skill_repairs.of_skill(session, skill.id)],
+        repairs=[SkillRepairView.of(*each) for each in await repairs.of_skill(session, skill.id)],
         links=ConsoleLinks.of("skills", skill.id),
         **columns(skill, SkillSummary, "project", "links"),
     )

@@ -34,7 +34,6 @@ from app.releases import statistics
 from app.releases import store as releases
 from app.releases.statistics import Interval, difference
 from app.skills import moves, offers
-from app.skills import offers as skill_uses
 from app.skills import store as skills
 from app.skills.admission import is_offered, stored_manifest
 from app.skills.folders import FolderProvenance, SkillFolder, check_all, read_all, store_all, write_folder
@@ -261,7 +260,7 @@ class SkillController(Controller):
     ) -> list[SkillUse]:
         """Newest first, each with the task that wrote the skill and the outcome of the one it was offered to."""
         skill = await _find(session, access, skill_id)
-        return await skill_uses.uses_of(session, skill.id, limit)
+        return await offers.uses_of(session, skill.id, limit)
 
     @post("/{skill_id:uuid}/approve", status_code=200, summary="Approve a skill", responses=_MOVE)
     async def approve(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:

@@ -21,7 +21,7 @@ from app.apis import store as apis
 from app.apis import trial_questions, trials
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App
-from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
 from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, lacks_credentials, seen_of
 from app.apis.trials import Tried, TriedTurn
 from app.apis.values import recordable
@@ -190,7 +190,7 @@ class ApiTrials:
     async def _questions(self, trial: "_Trial") -> list[Question]:
         """Raises NotTriedError if there are none."""
         async with self._sessions() as session:
-            held = await api_credentials.usable(session, trial.row.api_id, "")
+            held = await credentials.usable(session, trial.row.api_id, "")
         names = frozenset(name for name, each in held.items() if each.authorized)
         token = any(each.token is not None for each in trial.context.apis if each.name == trial.app.name)
         return await trial.questions(names, has_token=token)

@@ -77,8 +77,6 @@ from app.skills.keeping import SkillKeeping, SkillReplays, call_of
 from app.skills.library import Library
 from app.skills.selection import SkillSelection, skill_run_of
 from app.tasks import calls, masking, queue, turns
-from app.tasks import queue as suspects
-from app.tasks import queue as task_queue
 from app.tasks.context import TaskContext, exploration_of, is_open, task_of
 from app.tasks.journal import SentMarks, TaskJournal
 from app.tasks.masking import beginning, call_fields, masked
@@ -109,9 +107,9 @@ def measured(row: tables.Task, spans_of: SpansOf | None) -> Iterator[None]:
 
 def count_attempt(row: tables.Task) -> None:
     """A runner has claimed the task."""
-    if suspects.is_condemned(row):
+    if queue.is_condemned(row):
         cause = "condemned"
-    elif suspects.is_suspect(row):
+    elif queue.is_suspect(row):
         cause = "suspect"
     else:
         cause = "first" if row.attempt <= 1 else "resumed"
@@ -316,7 +314,7 @@ _LIMIT_REACHED = "the task reached a limit ({}) without a single API call or ans
 
 
 async def tell_end(
-    session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
+    session: AsyncSession, task_id: UUID, outcome: queue.TaskOutcome, secrets: SecretValues
 ) -> None:
     """Append the last event, and mask those that came before a secret was known."""
     await masking.mask(session, task_id, secrets)
@@ -328,7 +326,7 @@ async def tell_end(
     await results.append(session, task_id, "done", data)
 
 
-def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
+def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> queue.TaskOutcome:
     """A task that was completed, or reached a limit, without a call or an answer has failed, unless the score of
     its check says otherwise.
     """
@@ -339,7 +337,7 @@ def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None
         state, stop, failure = TaskState.FAILED, Stop.NOTHING_DONE, failure or _NOTHING_DONE
     elif idle and stop in LIMITS:
         state, failure = TaskState.FAILED, failure or _LIMIT_REACHED.format(stop)
-    return task_queue.TaskOutcome(
+    return queue.TaskOutcome(
         state=state,
         stop=stop,
         answer=trajectory.answer,
@@ -353,8 +351,8 @@ def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None
 
 
 async def judged(
-    outcome: task_queue.TaskOutcome, judge: NamedJudge | None, trajectory: Trajectory, secrets: SecretValues
-) -> task_queue.TaskOutcome:
+    outcome: queue.TaskOutcome, judge: NamedJudge | None, trajectory: Trajectory, secrets: SecretValues
+) -> queue.TaskOutcome:
     """The outcome with the score of the judge, or why it gave none. It decides neither about the task's state nor
     its skills. Nobody can judge whether a change in doubt was made.
     """
@@ -370,7 +368,7 @@ async def judged(
     return msgspec.structs.replace(outcome, score=judgement.score, judged_by=judge.name())
 
 
-def unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
+def unchecked(trajectory: Trajectory, error: SandboxError) -> queue.TaskOutcome:
     """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
     outcome = outcome_of(trajectory, None, f"the check could not be run: {error}")
     return msgspec.structs.replace(outcome, state=TaskState.FAILED)

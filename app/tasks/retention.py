@@ -29,7 +29,7 @@ from app.db.results import proven
 from app.db.tables import TASK_END_STATES, AuditAction, ReleaseState, RetentionKind, RunState, SkillState
 from app.projects import audit
 from app.projects.settings import ProjectSettings
-from app.releases import store as learning
+from app.releases import store as releases
 from app.releases import trials_store
 from app.releases.store import OPEN_RUNS, LearnedRelease, LearningRun
 
@@ -325,7 +325,7 @@ async def erase_some(
         return Erasure()
     these = select(_erasure_task.id).where(in_array(_erasure_task.id, ids))
     await check_erasable(session, these)
-    traces = await learning.traces(session, project_id, these)
+    traces = await releases.traces(session, project_id, these)
     written = select(_skill.id, _skill.name, _skill.version, _skill.state).where(in_array(_skill.task_id, ids))
     skills = [WrittenSkill(*row) for row in await session.execute(written.order_by(_skill.rev))]
     read = update(_run).where(in_array(_run.id, traces.readers), _run.state.not_in(OPEN_RUNS))

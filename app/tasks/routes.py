@@ -27,7 +27,6 @@ from app.projects import store as projects
 from app.projects.authorization import find_project, project_filter, project_names
 from app.projects.settings import Limits
 from app.tasks import doubts, queue, retention, verification
-from app.tasks import store as task_batches
 from app.tasks import store as tasks
 from app.tasks.retention import Erasure
 from app.tasks.submission import Rerun, Submission, repeat, submit_all
@@ -303,7 +302,7 @@ class ExportController(Controller):
             names = await project_names(session)
 
         async def lines() -> AsyncIterator[bytes]:
-            async for batch in task_batches.batches(sessions, only, limit):
+            async for batch in tasks.batches(sessions, only, limit):
                 yield await asyncio.to_thread(
                     b"".join,
                     (_line(task, names.get(task.project_id, ""), record, tokens) for task, record in batch),

@@ -44,9 +44,8 @@ from app.releases import trials_store
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.search import SkillSelectionRecord
-from app.tasks import doubts, masking, queue
+from app.tasks import doubts, masking, queue, verification
 from app.tasks import store as tasks
-from app.tasks import verification as verifications
 from app.web.access import Caller, Db
 from app.web.fields import MOST, ConsoleLinks, columns, console_path
 from app.web.problem import problems
@@ -270,7 +269,7 @@ async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) ->
         approval = await approvals.waiting(session, task.id)
     if task.state is tables.TaskState.ACCEPTED:
         limit = await queue.exhausted(session, project, limits)
-    asked = await verifications.of_task(session, task.id)
+    asked = await verification.of_task(session, task.id)
     used = await skills_of(session, task.id)
     unusable = await trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
     view = TaskView.full(task, project.name, used, release, approval, limit, asked)

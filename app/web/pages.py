@@ -41,7 +41,6 @@ from app.base.values import GRADES, Json, explored, in_words, shown_model, what_
 from app.db import queries, tables
 from app.db.database import Sessions, reading
 from app.projects import keys
-from app.projects import keys as sign_ins
 from app.projects import store as projects
 from app.projects.authorization import find_project, read_access
 from app.web import formats
@@ -249,7 +248,7 @@ class SignInPages(Controller):
         name = None
         if link:
             try:
-                name = (await read_access(request, link, sign_ins.key_of_link)).name
+                name = (await read_access(request, link, keys.key_of_link)).name
             except UnauthorizedError:
                 return _form(following, error=_USED, status=401)
         return _form(following, link=link, name=name)
@@ -272,7 +271,7 @@ class SessionPages(Controller):
 
     @post("/sign-out")
     async def sign_out(self, request: _AnyRequest, session: Db) -> Response[Any]:
-        await sign_ins.end(session, request.state["secret"])
+        await keys.end(session, request.state["secret"])
         await session.commit()
         return Redirect(SIGN_IN, status_code=303, cookies=[session_cookie(request, "")])
 
@@ -290,11 +289,11 @@ _USED = "This link was used already or has expired. Print a new one with `sage c
 async def _begin(request: _AnyRequest, session: AsyncSession, link: str, key: str) -> str:
     """The secret of a new session. Raises UnauthorizedError, LimitError."""
     if link:
-        await read_access(request, link, sign_ins.key_of_link)
-        return await sign_ins.redeem(session, link)
+        await read_access(request, link, keys.key_of_link)
+        return await keys.redeem(session, link)
     if not key:
         raise UnauthorizedError("enter a key")
-    return await sign_ins.begin(session, (await read_access(request, key)).key_id)
+    return await keys.begin(session, (await read_access(request, key)).key_id)
 
 
 def _form(

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import delete, event, func, select, update
 
 from app.apis import store as apis
-from app.apis import trials as api_trials
+from app.apis import trials as trials
 from app.base.errors import EngineError
 from app.base.values import Stop, hosted, what_to_do
 from app.db import tables
@@ -568,11 +568,11 @@ async def test_a_trial_that_is_switched_off_while_it_becomes_due_stays_off(tryin
 
     async def look() -> None:
         async with sessions.begin() as session:
-            await api_trials.look(session, "seed", 0.0)
+            await trials.look(session, "seed", 0.0)
 
     async def renew() -> None:
         async with sessions.begin() as session:
-            await api_trials.renew(session, project, api, wanted=None)
+            await trials.renew(session, project, api, wanted=None)
 
     async with sessions() as session:
         api = (await apis.get(session, project, "desk")).id
@@ -581,7 +581,7 @@ async def test_a_trial_that_is_switched_off_while_it_becomes_due_stays_off(tryin
             with row(other.__name__):
                 await _other_document(trying)
                 async with sessions.begin() as session:
-                    await api_trials.renew(session, project, api, wanted=False)
+                    await trials.renew(session, project, api, wanted=False)
                     late = asyncio.create_task(other())
                     await until(partial(waits_for_a_lock, sessions))
                 await late
@@ -596,12 +596,12 @@ async def test_whoever_looks_for_trials_locks_them_in_one_order(trying: Trying) 
         await session.execute(delete(tables.ApiTrial))
         for name, api in zip("abc", ids, strict=True):
             await session.execute(update(tables.Api).where(tables.Api.name == name).values(id=api))
-        await api_trials.look(session, "seed", 0.0)
+        await trials.look(session, "seed", 0.0)
     await _other_document(trying)
 
     async def look() -> None:
         async with sessions.begin() as session:
-            await api_trials.look(session, "seed", 0.0)
+            await trials.look(session, "seed", 0.0)
 
     locked = select(tables.ApiTrial).with_for_update(nowait=True)
     async with sessions.begin() as session:

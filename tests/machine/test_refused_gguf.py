@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import ChatTemplateError, GgufError, ModelError, ModelTokenizerError
-from app.machine import gguf as gguf_header
+from app.machine import gguf as gguf
 from app.machine.gguf import convert
 from tests.machine.test_convert_gguf import ORIGIN
 from tests.support.every_row import every_row
@@ -128,7 +128,7 @@ HOSTILE: list[tuple[str, bytes]] = [
 def test_counts_of_a_file_that_are_not_true_end_in_a_refusal_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_header, "_VALUES", 20_000)
+    monkeypatch.setattr(gguf, "_VALUES", 20_000)
     with every_row() as row:
         for name, content in HOSTILE:
             with row(name):

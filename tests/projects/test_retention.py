@@ -17,7 +17,6 @@ from app.db import results, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
 from app.projects import store as projects
-from app.releases import store as learning
 from app.releases import store as releases
 from app.runs import store as runs
 from app.tasks import retention
@@ -189,7 +188,7 @@ async def test_copies_that_runs_keep_of_what_is_deleted_go_when_they_have_ended(
     async with committed.begin() as session:
         for name, task in (("cancelled", old), ("queued", old), ("of a later task", young)):
             run = await runs.create(session, project, RunSettings(kind=RunKind.LOGGED))
-            assert await learning.record(session, run.id, "base", [task])
+            assert await releases.record(session, run.id, "base", [task])
             if name != "queued":
                 await runs.request_cancel(session, run.id)
             (tmp_path / str(run.id)).mkdir()
@@ -209,7 +208,7 @@ async def test_a_run_that_records_a_task_before_it_is_deleted_is_known_as_its_re
     async with committed.begin() as session:
         run = await runs.create(session, project, RunSettings(kind=RunKind.SFT, data="chats.jsonl"))
     async with committed.begin() as session:
-        assert await learning.record(session, run.id, "base", [task])
+        assert await releases.record(session, run.id, "base", [task])
         deleting = asyncio.create_task(RetentionLoop(committed).delete_due())
         await until(lambda: waits_for_a_lock(committed))
     await deleting

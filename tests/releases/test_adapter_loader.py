@@ -25,7 +25,6 @@ from app.engine.replica import PROBE_PREFIX
 from app.projects import store as projects
 from app.releases import store as releases
 from app.releases.swap import AdapterLoader
-from app.runs import store as run_queue
 from app.runs import store as runs
 from app.tasks import queue
 from tests.support.engine_process import engine_process
@@ -145,14 +144,14 @@ async def test_a_candidate_is_kept_while_its_run_evaluates_it_and_no_longer(setu
     candidate = await setup.release("a", ReleaseState.CANDIDATE)
     async with setup.sessions.begin() as session:
         run = await runs.create(session, candidate.project_id, RunSettings())
-        await run_queue.claim(session, "trainer", LEASE, run.id)
+        await runs.claim(session, "trainer", LEASE, run.id)
         (await releases.get(session, candidate.id)).training_run_id = run.id
     await setup.release("b", ReleaseState.ACTIVE)
     for name in "abc":
         await setup.load(name)
     assert await setup.loaded() == ["a", "c"]
     async with setup.sessions.begin() as session:
-        await run_queue.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
+        await runs.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
     await setup.release("c", ReleaseState.ACTIVE)
     await setup.load("b")
     assert await setup.loaded() == ["c", "b"]
@@ -175,14 +174,14 @@ async def test_the_policy_of_a_training_run_is_kept_until_no_run_is_left(setup: 
     names, engine = setup.adapters.names, setup.engine
     async with setup.sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings())
-        await run_queue.claim(session, "trainer", LEASE, run.id)
+        await runs.claim(session, "trainer", LEASE, run.id)
     await engine.load_adapter(names["a"], setup.adapters.path / names["a"])  # no row refers to it
     for name in "bc":
         await setup.release(name, ReleaseState.RETIRED)
         await setup.load(name)
     assert await setup.loaded() == ["a", "c"]
     async with setup.sessions.begin() as session:
-        await run_queue.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
+        await runs.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
     await setup.load("b")
     assert await setup.loaded() == ["c", "b"]
 
@@ -190,7 +189,7 @@ async def test_the_policy_of_a_training_run_is_kept_until_no_run_is_left(setup: 
 async def test_a_leftover_probe_adapter_is_evicted_even_while_a_run_trains(setup: LoaderSetup) -> None:
     async with setup.sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings())
-        await run_queue.claim(session, "trainer", LEASE, run.id)
+        await runs.claim(session, "trainer", LEASE, run.id)
     for name in (f"{PROBE_PREFIX}left", setup.adapters.names["a"]):
         await setup.engine.load_adapter(name, setup.adapters.path / setup.adapters.names["a"])
     await setup.load("b")

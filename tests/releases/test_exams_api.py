@@ -16,9 +16,7 @@ from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.projects.settings import is_held_out, kind_of
-from app.releases import store as learning
 from app.releases import store as releases
-from app.releases.exams import store as evaluations
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewEvaluation, NewExamTask
 from app.runs import store as runs
@@ -236,7 +234,7 @@ async def test_the_results_are_those_of_each_release_in_any_version(api: ApiApp)
                 figures={"sgc": {"mean": sgc}},
                 release_id=active.id,
             )
-            await evaluations.add(session, api.demo.id, new)
+            await exams.add(session, api.demo.id, new)
     results = (await api.client.get("/v1/exams/mine/results")).json()
     shown = [(each["release"], each["version"], each["digest"], each["figures"]) for each in results]
     assert {(each["on"], each["coverage"]) for each in results} == {("recorded", 0.9)}
@@ -255,7 +253,7 @@ async def test_tasks_of_kinds_that_a_served_release_learned_from_are_counted(api
     async with api.sessions.begin() as session:
         for ids, is_served in (([*learned, *unlabelled], True), (tried, False)):
             run = await runs.create(session, api.demo.id, RunSettings())
-            await learning.record(session, run.id, "base", ids)
+            await releases.record(session, run.id, "base", ids)
             release = await releases.propose(session, api.demo.id, f"adapter {len(ids)}", run.id)
             if is_served:
                 await releases.activate(session, release.id)

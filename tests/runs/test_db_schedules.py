@@ -18,7 +18,6 @@ from app.db.queries import from_now
 from app.db.tables import ReleaseState, RunState, TaskState
 from app.releases import store as releases
 from app.runs import schedule as schedules
-from app.runs import store as run_queue
 from app.runs import store as runs
 from app.runs.schedule import NewSchedule
 from app.tasks import queue
@@ -154,8 +153,8 @@ async def test_a_schedule_waits_for_the_end_of_its_last_run(session: AsyncSessio
     for _ in range(2):
         await overdue(session, schedule)
         assert await schedules.tick(session) == []
-        await run_queue.claim(session, "me", LEASE, run_id)
-    await run_queue.finish(session, run_id, "me", RunState.FAILED, failure="InvalidError: no data")
+        await runs.claim(session, "me", LEASE, run_id)
+    await runs.finish(session, run_id, "me", RunState.FAILED, failure="InvalidError: no data")
     assert len(await schedules.tick(session)) == 1
 
 

@@ -9,7 +9,7 @@ from app.base.values import ScoreSource
 from app.db import tables
 from app.db.tables import SkillState
 from app.skills import admission, moves, offers
-from app.skills import evidence as skill_evidence
+from app.skills import evidence as evidence
 from app.skills import store as skills
 from app.skills.admission import admit, is_harmful
 from app.skills.evidence import Outcomes
@@ -256,14 +256,14 @@ async def test_a_version_for_changed_apis_replaces_the_one_for_the_former_ones(p
 
 
 async def test_only_the_latest_tasks_are_evidence(project: SkillProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skill_evidence, "_LATEST", 3)
+    monkeypatch.setattr(evidence, "_LATEST", 3)
     skill = await project.write(score=1.0)
     for value in (0.0, 0.0, 1.0):
         await project.use(skill, "bob", value, replayed=False)
         await project.withhold(skill, value)
     await project.use(skill, "bob", 1.0, replayed=False)
-    found = await skill_evidence.of_skill(project.session, skill)
+    found = await evidence.of_skill(project.session, skill)
     assert found.uses == {"bob": Outcomes(2, 1)}
     assert (found.offered, found.withheld) == (Outcomes(2, 0), Outcomes(1, 0)), "three of both together"
     assert found.with_it.total + found.without_it.total == 3
-    assert await skill_evidence.latest_outcomes(project.session, skill, 10) == Outcomes(3, 1), "and its own task"
+    assert await evidence.latest_outcomes(project.session, skill, 10) == Outcomes(3, 1), "and its own task"

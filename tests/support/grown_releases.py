@@ -14,7 +14,6 @@ from app.base.values import Json
 from app.db import tables
 from app.db.tables import AuditAction, ExamSource, ReleaseState
 from app.releases import store as releases
-from app.releases.exams import store as evaluations
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewEvaluation, NewExamTask
 from app.releases.trials_store import CanaryShare
@@ -111,7 +110,7 @@ async def _evidence(
         new = NewEvaluation(
             model=release.model, environment="office", settings=_SETTINGS, figures=figures, release_id=release.id
         )
-        await evaluations.add(session, row.project_id, new)
+        await exams.add(session, row.project_id, new)
     compared = {"number": active.number, "model": active.model}
     about = {"environment": "office", "evaluation": _SETTINGS, "compared_with": compared}
     return {"verdict": verdict, "reason": decision.reason, **about, **decision.figures}

@@ -14,7 +14,6 @@ from app.base.values import Json, RunPart
 from app.db import tables
 from app.db.tables import RunState
 from app.runs import schedule
-from app.runs import store as run_queue
 from app.runs import store as runs
 
 _STEPS = 24
@@ -61,12 +60,12 @@ async def grow_examination(
 async def _run(session: AsyncSession, project_id: UUID, kind: RunKind, steps: int, chance: Random) -> UUID:
     environment = "office" if kind is RunKind.ROLLOUT else ""
     run = await runs.create(session, project_id, RunSettings(kind=kind, environment=environment, steps=_STEPS))
-    claimed = await run_queue.claim(session, "worker", 3600, run.id)
+    claimed = await runs.claim(session, "worker", 3600, run.id)
     assert claimed is not None
     assert claimed.owner is not None
     for index in range(1, steps + 1):
         metrics = _metrics(index, kind, chance)
-        await run_queue.append_step(session, run.id, claimed.owner, index, metrics, total=_STEPS)
+        await runs.append_step(session, run.id, claimed.owner, index, metrics, total=_STEPS)
     return run.id
 
 

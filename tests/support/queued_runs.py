@@ -6,7 +6,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.run_settings import RunKind, RunSettings
 from app.db import tables
-from app.runs import store as run_queue
 from app.runs import store as runs
 from tests.support.rows import LEASE, project_row
 
@@ -20,6 +19,6 @@ async def queued(session: AsyncSession, project_id: UUID | None = None) -> table
 
 async def held(session: AsyncSession, lease_seconds: float = LEASE) -> tables.TrainingRun:
     run = await queued(session)
-    claimed = await run_queue.claim(session, "me", lease_seconds, run.id)
+    claimed = await runs.claim(session, "me", lease_seconds, run.id)
     assert claimed is not None
     return claimed

@@ -12,7 +12,7 @@ from app.db.tables import SkillState, TaskState
 from app.projects import audit
 from app.projects import store as projects
 from app.skills import admission, evidence, offers
-from app.skills import moves as skill_moves
+from app.skills import moves as moves
 from app.skills import store as skills
 from app.skills.admission import admit, serving
 from app.tasks import feedback
@@ -100,7 +100,7 @@ class SkillProject:
 
     async def offered(self, principal: str) -> int | None:
         """The version that the principal's tasks are offered."""
-        found = serving(await skill_moves.live_versions(self.session, self.id, "greet"), principal)
+        found = serving(await moves.live_versions(self.session, self.id, "greet"), principal)
         return found.version if found else None
 
     async def states(self) -> list[tuple[int, SkillState]]:

@@ -13,7 +13,6 @@ from app.db import queries, results, tables
 from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState, TaskState
 from app.projects import audit
-from app.releases import store as learning
 from app.releases import store as releases
 from app.runs import store as runs
 from app.runs.experience import window
@@ -61,7 +60,7 @@ async def _run(
     """A run that learned from the tasks, and the number of its release."""
     async with api.sessions.begin() as session:
         run = await runs.create(session, api.demo.id, RunSettings())
-        assert await learning.record(session, run.id, start, tasks)
+        assert await releases.record(session, run.id, start, tasks)
         release = await releases.propose(session, api.demo.id, model, run.id)
         await session.execute(
             update(tables.TrainingRun).where(tables.TrainingRun.id == run.id).values(state=state)
@@ -184,10 +183,10 @@ async def test_a_run_learns_from_no_task_that_is_being_erased(api: ApiApp) -> No
     task_id, other = await _ended(api), await _ended(api)
     async with api.sessions.begin() as session:
         run = await runs.create(session, api.demo.id, RunSettings())
-        assert await learning.record(session, run.id, "base", [other])
+        assert await releases.record(session, run.id, "base", [other])
     await api.client.delete(f"/v1/tasks/{task_id}")
     async with api.sessions.begin() as session:
-        assert not await learning.record(session, run.id, "base", [task_id, other])
+        assert not await releases.record(session, run.id, "base", [task_id, other])
     with pytest.raises(ConflictError, match="cancelled"):
         async with api.sessions.begin() as session:
             await runs.retry(session, run.id)
@@ -222,7 +221,7 @@ async def test_an_erasure_waits_for_a_run_that_is_about_to_learn(api: ApiApp) ->
     async with api.sessions.begin() as session:
         run = await runs.create(session, api.demo.id, RunSettings())
     async with api.sessions.begin() as session:
-        assert await learning.record(session, run.id, "base", [task_id])
+        assert await releases.record(session, run.id, "base", [task_id])
         erasing = asyncio.create_task(api.client.delete(f"/v1/tasks/{task_id}"))
         await until(lambda: waits_for_a_lock(api.sessions))
     assert (await erasing).status_code == 409, "the run has recorded it by now"

@@ -24,7 +24,6 @@ from app.processes.api import create_app
 from app.projects import store as projects
 from app.releases.adapter_store import AdapterDirectory
 from app.releases.promotion import Promoter
-from app.runs import store as run_queue
 from app.runs import store as runs
 from app.runs.datasets import DatasetStore
 from app.web.routes import Dependencies
@@ -123,10 +122,10 @@ async def test_metrics_show_the_progress_of_running_runs(api: ApiApp) -> None:
         for each in ("demo", "other"):
             project = api.demo if each == "demo" else await projects.create(session, each)
             await runs.create(session, project.id, RunSettings())
-        claimed = await run_queue.claim(session, "worker", 30)
+        claimed = await runs.claim(session, "worker", 30)
         assert claimed is not None
     async with api.sessions.begin() as session:
-        await run_queue.append_step(session, claimed.id, "worker", 1, {"loss": 1.0}, total=5)
+        await runs.append_step(session, claimed.id, "worker", 1, {"loss": 1.0}, total=5)
     text = (await api.client.get("/metrics")).text
     assert 'sage_training_runs{state="running"} 1.0' in text
     assert 'sage_training_runs{state="queued"} 1.0' in text

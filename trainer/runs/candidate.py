@@ -34,7 +34,6 @@ from app.releases.exams import store as exams
 from app.releases.exams.store import NewEvaluation
 from app.releases.hosted_models import HostedModels, charged
 from app.releases.tools import Catalogs
-from app.skills import store as skill_changes
 from app.skills import store as skills
 from app.skills.admission import has_proved_itself, stored_manifest
 from app.skills.in_memory_library import GrownSkill
@@ -58,11 +57,11 @@ async def grown_skills(sessions: Sessions, project_id: UUID) -> list[GrownSkill]
     Without skills of operations that are no longer what they were, which no task is offered either.
     """
     async with sessions() as session:
-        embedder = await session.scalar(skill_changes.common_embedder(project_id))
-    rows = [indexed(row) for row in await skill_changes.read_changes(sessions, project_id, 0, embedder)]
+        embedder = await session.scalar(skills.common_embedder(project_id))
+    rows = [indexed(row) for row in await skills.read_changes(sessions, project_id, 0, embedder)]
     visible = _visible(rows)
     async with sessions.begin() as session:
-        sources = await skill_changes.sources(session, [each.offer.skill_id for each in visible])
+        sources = await skills.sources(session, [each.offer.skill_id for each in visible])
         served = await release_manifest.begin_serving(session, project_id, None, None)
         stored = await skills.of_ids(session, list(sources))
     apis = with_builtins(await Catalogs(sessions).of(served.documents))

@@ -27,7 +27,6 @@ from app.projects import store as projects
 from app.projects.settings import OWN_WORK, ProjectSettings
 from app.releases import manifest
 from app.releases import store as releases
-from app.releases.exams import store as exam_sizes
 from app.releases.exams import store as exams
 from app.releases.exams.store import ExamSize, NewExamTask
 from app.releases.tools import Catalogs, api_document, api_documents
@@ -101,12 +100,12 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
     """
     async with sessions() as session:
         percent = projects.settings_of(await projects.by_id(session, job.project_id)).holdout_percent
-        logged = await exam_sizes.unlabelled(session, job.project_id) if percent else ()
+        logged = await exams.unlabelled(session, job.project_id) if percent else ()
     kinds = await asyncio.to_thread(TaskKinds, logged)  # of a long log it takes seconds
     async with sessions.begin() as session:
-        await exam_sizes.place(session, kinds.new)
+        await exams.place(session, kinds.new)
         exam = await exams.grow_holdout(session, job.project_id, kinds.of_task)
-        size = (await exam_sizes.of(session, [exam.id]))[exam.id] if exam else ExamSize()
+        size = (await exams.of(session, [exam.id]))[exam.id] if exam else ExamSize()
     named = job.settings.environment or job.settings.kind is RunKind.ROLLOUT
     if named or "recorded" not in size.decides_on:
         return job
@@ -121,7 +120,7 @@ async def too_little_own_work(job: Job, sessions: Sessions) -> str:
             exam = await exams.get(session, job.project_id, OWN_WORK)
         except NotFoundError:
             return "it has no scored tasks that it holds out (holdout_percent)"
-        size = (await exam_sizes.of(session, [exam.id]))[exam.id]
+        size = (await exams.of(session, [exam.id]))[exam.id]
     held = "its own work that is held out"
     if size.solved_scenarios < MIN_SCENARIOS:
         return f"{held} are {size.solved_scenarios} solved scenarios of the {MIN_SCENARIOS} that are needed"
@@ -238,7 +237,7 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         training = [each for each in logged if _task(each, job.project) not in held_out]
         served = await manifest.begin_serving(session, job.project_id, None, None)
         apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings))
-        size = (await exam_sizes.of(session, [exam.id]))[exam.id]
+        size = (await exams.of(session, [exam.id]))[exam.id]
         past = PastOperations(sessions, await releases.get(session, served.release))
         items = await _items(session, [*examined, *training], job.project, past)
     held_back = len(logged) - len(training)
@@ -273,7 +272,7 @@ async def _items(
     """
     ids = [task.task_id for task in tasks if task.task_id is not None]
     ended = {each.id: each for each in await experience.ended(session, ids)}
-    placed = await exam_sizes.kinds_of(session, ids)
+    placed = await exams.kinds_of(session, ids)
     records = {}
     async for record in experience.trajectories(session, ids):
         release_id = ended[record.task.id].release_id

@@ -24,7 +24,6 @@ from app.db import tables
 from app.db.database import Sessions
 from app.engine.memory import MemoryNeed, check_fits, memory_available, served_needs, trained_needs, usual_format
 from app.engine.tokenizer import ChatTokenizer
-from app.releases import store as learning
 from app.releases import store as releases
 from app.releases.adapter_store import AdapterStore
 from trainer.atomic_write import write_atomically
@@ -104,7 +103,7 @@ def recorder(
     async def record(task_ids: Collection[UUID]) -> bool:
         async with sessions.begin() as session:
             await progress.hold(session)
-            return await learning.record(session, job.id, name_of(start), task_ids, job.settings.lr)
+            return await releases.record(session, job.id, name_of(start), task_ids, job.settings.lr)
 
     return record
 

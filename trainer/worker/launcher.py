@@ -35,7 +35,6 @@ from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
 from app.releases import manifest_store
 from app.runs import schedule
-from app.runs import store as environments
 from app.runs import store as runs
 from app.runs.broker import TRAIN, notify_workers, open_broker
 from trainer.engines.servers import servers_that_sleep, wake_servers
@@ -57,7 +56,7 @@ class EnvironmentReport:
         if self._environments is None:
             self._environments = await asyncio.to_thread(installed_environments)
         async with self._sessions.begin() as session:
-            await environments.report(session, socket.gethostname(), self._environments)
+            await runs.report(session, socket.gethostname(), self._environments)
 
 
 def installed_environments() -> list[EnvironmentInfo]:
@@ -143,7 +142,7 @@ class QueueReconciler:
                 LivenessReporter(self._notify_socket),
                 Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT),
                 Loop("fire schedules", fire, self._seconds, expected=TRANSIENT),
-                Loop("report the environments", report, environments.REPORT_SECONDS, expected=TRANSIENT),
+                Loop("report the environments", report, runs.REPORT_SECONDS, expected=TRANSIENT),
                 Loop("clear the files of runs", clear, _CLEAR_SECONDS, expected=TRANSIENT),
             ):
                 await asyncio.to_thread(self._ended.wait)
@@ -162,11 +161,11 @@ async def fire_schedules(sessions: Sessions, seconds: float) -> float:
 async def reconcile(sessions: Sessions, notify: Notify, is_idle: Callable[[], bool]) -> None:
     """Queue lost runs again and, if idle, notify of the runs that can start: messages may have been lost."""
     async with sessions.begin() as session:
-        await environments.requeue_expired(session)
+        await runs.requeue_expired(session)
     if not is_idle():
         return
     async with sessions() as session:
-        waiting = await environments.startable(session)
+        waiting = await runs.startable(session)
     for run_id in waiting:
         await asyncio.to_thread(notify, run_id)
 
@@ -278,7 +277,7 @@ async def _settle(run_id: UUID, owner: str, settings: Settings, *, died: bool) -
         await LogCopy(run_id, run_directory(settings, run_id)).copy(database.sessions)
         if died:
             async with database.sessions.begin() as session:
-                await environments.expire(session, run_id, owner)
+                await runs.expire(session, run_id, owner)
 
 
 _RECONCILE_SECONDS = 2.0

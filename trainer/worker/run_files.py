@@ -18,7 +18,7 @@ from app.db.queries import in_array
 from app.db.tables import RunState
 from app.projects import audit
 from app.releases.store import OPEN_RUNS
-from app.runs import store as run_logs
+from app.runs import store as runs
 from trainer.atomic_write import write_atomically
 
 _LOG = "log"
@@ -108,7 +108,7 @@ class LogCopy:
         end = await asyncio.to_thread(_end, self._path)
         if end != self._copied:
             async with sessions.begin() as session:
-                await run_logs.store(session, self._run_id, end)
+                await runs.store(session, self._run_id, end)
             self._copied = end
 
 

@@ -17,7 +17,6 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
-from app.apis.credentials import store as api_credentials
 from app.apis.credentials import store as credentials
 from app.apis.credentials.consent import (
     CALLBACK_PATH,
@@ -157,7 +156,7 @@ class CredentialController(Controller):
         """Those of all principals. Values are never shown."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        rows: Sequence[tables.ApiCredential] = await api_credentials.of_api(session, row.id)
+        rows: Sequence[tables.ApiCredential] = await credentials.of_api(session, row.id)
         schemes = (await read_api(document_reader, session, row, row.bind)).schemes
         return [CredentialView.stored(each, schemes.get(each.scheme)) for each in rows]
 
@@ -254,7 +253,7 @@ async def delete_credential(
     """Raises NotFoundError."""
     name, scheme, principal = place
     row = await apis.get(session, owner.id, name, document=False)
-    await api_credentials.delete(session, row.id, scheme, principal)
+    await credentials.delete(session, row.id, scheme, principal)
     await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, name, scheme, principal)
     await session.commit()
 

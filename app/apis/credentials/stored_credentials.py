@@ -19,7 +19,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.catalog import App, Operation
 from app.apis.credentials import oauth
-from app.apis.credentials import store as api_credentials
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential, authentication, bearer, checked, chosen_schemes, secrets_of
 from app.apis.credentials.oauth import TOKEN_SECONDS, TokenError, Tokens
@@ -160,7 +159,7 @@ class StoredCredentials:
             names = [(STATIC_TOKEN, "")]
         async with self._sessions.begin() as session:
             for scheme, principal in names:
-                await api_credentials.note_use(session, api.id, scheme, principal, reason)
+                await credentials.note_use(session, api.id, scheme, principal, reason)
         old = [each for each in sent if _is_renewable(each) and time.monotonic() - each.renewed > _FRESH_SECONDS]
         for each in old if renew else ():
             await self._renew(app.name, each)
@@ -172,12 +171,12 @@ class StoredCredentials:
         had = held.credential.scopes or []
         if held.credential.grant == "authorization_code":
             async with self._sessions.begin() as session:
-                await api_credentials.want_scopes(session, held.id, scopes)
+                await credentials.want_scopes(session, held.id, scopes)
             return False
         if set(scopes) <= set(had):
             return False  # it was asked for them, and did not get them
         async with self._sessions.begin() as session:
-            claim = await api_credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
+            claim = await credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
         if claim is None:
             return False
         both = list(dict.fromkeys([*had, *scopes]))
@@ -188,7 +187,7 @@ class StoredCredentials:
             reason = without_secrets(str(error), wider)
             log.warning("no token with more scopes for an API", api=app, scheme=held.scheme, cause=reason)
             async with self._sessions.begin() as session:
-                await api_credentials.release_renewal(session, held.id, claim)
+                await credentials.release_renewal(session, held.id, claim)
             return False
         await self._keep(held, with_tokens(wider, tokens), tokens, claim)
         return True
@@ -204,7 +203,7 @@ class StoredCredentials:
             if not api.has_credentials:
                 return self._held.setdefault(name, {})
             async with self._sessions() as session:
-                rows = await api_credentials.usable(session, api.id, self._principal)
+                rows = await credentials.usable(session, api.id, self._principal)
                 held = {scheme: _read(session, name, row) for scheme, row in rows.items()}
                 await self._check_server(session, name)
             self._held[name] = held
@@ -234,7 +233,7 @@ class StoredCredentials:
         if (app, scheme) not in self._noted:
             self._noted.add((app, scheme))
             async with self._sessions.begin() as session:
-                await api_credentials.note_use(session, self._apis[app].id, scheme, principal)
+                await credentials.note_use(session, self._apis[app].id, scheme, principal)
 
     async def _renew(self, app: str, held: _Held) -> None:
         """Get another access token: one process asks, the others wait for its answer."""
@@ -244,10 +243,10 @@ class StoredCredentials:
             if await self._reload(app, held, known):
                 return
             async with self._sessions.begin() as session:
-                claim = await api_credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
+                claim = await credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
             if claim and await self._reload(app, held, known):  # another process was done meanwhile
                 async with self._sessions.begin() as session:
-                    await api_credentials.release_renewal(session, held.id, claim)
+                    await credentials.release_renewal(session, held.id, claim)
                 return
             if claim:  # also once the task is cancelled: a refresh token may be good for one use
                 asking = asyncio.create_task(self._ask(app, held, claim))
@@ -260,7 +259,7 @@ class StoredCredentials:
     async def _reload(self, app: str, held: _Held, known: str | None) -> bool:
         """Whether there is another token by now."""
         async with self._sessions() as session:
-            row = await api_credentials.get(session, held.id)
+            row = await credentials.get(session, held.id)
             if row is None:
                 raise HostError("ApiError", f"the credentials of {app} have been removed")
             now = _read(session, app, row)
@@ -279,7 +278,7 @@ class StoredCredentials:
         except TokenError as error:
             async with self._sessions.begin() as session:
                 reason = without_secrets(str(error), held.credential)
-                await api_credentials.fail_renewal(session, held.id, claim, reason, authorized=not error.final)
+                await credentials.fail_renewal(session, held.id, claim, reason, authorized=not error.final)
             log.warning("no new token for an API", api=app, scheme=held.scheme, cause=reason)
             if error.final:
                 raise _not_connected(app, held) from error
@@ -293,7 +292,7 @@ class StoredCredentials:
 
         async def store() -> None:
             async with self._sessions.begin() as session:
-                await api_credentials.end_renewal(session, held.id, claim, value=value, expires_at=expires_at)
+                await credentials.end_renewal(session, held.id, claim, value=value, expires_at=expires_at)
 
         await retry_while_unavailable(store)
 

@@ -17,10 +17,8 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis import store as api_changes
 from app.apis import store as apis
 from app.apis.catalog import App
-from app.apis.credentials import store as api_credentials
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credentials
 from app.apis.documents.fetch import DocumentFetch, check_origin, given, is_trusted, of_api, of_registration
@@ -172,7 +170,7 @@ def fetch_for(
                 return of_registration(sent, data.name)
             check_origin(source, view.default_url, origins)
             api = await tools.api_document(session, row)
-            rows = await api_credentials.of_api(session, row.id)
+            rows = await credentials.of_api(session, row.id)
         return of_api(sessions, client, api, rows, view)
 
     return DocumentFetch(client, source, find)
@@ -256,7 +254,7 @@ class ApiChangeController(Controller):
         registered again."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        changes = await api_changes.of_api(session, row.id)
+        changes = await apis.of_api(session, row.id)
         skills = await repairs.outcomes(session, [each.id for each in changes])
         return [ApiChangeView.of(each, skills[each.id]) for each in changes]
 

@@ -11,7 +11,6 @@ from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.releases import store as releases
-from app.releases.exams import store as exam_sizes
 from app.releases.exams import store as exams
 from app.releases.exams.routes import ExamResult, ExamView, Version, delete_exam, exam_results
 from app.releases.figure_pages import ExamFigures, exam_figures
@@ -52,7 +51,7 @@ class ExamPages(Controller):
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
         rows = await exams.newest(session, visit.project.id)
-        sizes = await exam_sizes.of(session, [row.id for row in rows])
+        sizes = await exams.of(session, [row.id for row in rows])
         views = [ExamView.of(row, visit.project.name, sizes[row.id]) for row in rows]
         latest = {row.name: (await _results(session, visit.project.id, row.name))[-1:] for row in rows}
         return page(visit, "exams.html", exams=views, latest=latest)
@@ -71,7 +70,7 @@ class ExamPages(Controller):
         if file == "csv":
             return csv_file(f"exam-{name}", [*_CSV, *_measure_names()], map(_numbers, found))
         versions = await exams.versions(session, visit.project.id, name)
-        sizes = await exam_sizes.of(session, [each.id for each in versions])
+        sizes = await exams.of(session, [each.id for each in versions])
         views = [ExamView.of(each, visit.project.name, sizes[each.id]) for each in versions]
         tasks = await exams.tasks_of(session, row.id)
         numbered = await releases.of_project(session, visit.project.id)

@@ -18,7 +18,6 @@ from app.db.tables import AuditAction, ExamSource
 from app.projects import audit
 from app.projects.authorization import find_project, project_filter, project_names
 from app.projects.settings import OWN_WORK
-from app.releases.exams import store as evaluations
 from app.releases.exams import store as exams
 from app.releases.exams.store import ExamSize, Ground, NewExamTask
 from app.tasks.submission import Check, Instruction, Variables, refuse_unparsable
@@ -194,7 +193,7 @@ class ExamController(Controller):
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ExamView]:
         """The newest version of each, by name."""
         rows = await exams.newest(session, await project_filter(session, access, project))
-        names, sizes = await project_names(session), await evaluations.of(session, [row.id for row in rows])
+        names, sizes = await project_names(session), await exams.of(session, [row.id for row in rows])
         return [ExamView.of(row, names[row.project_id], sizes[row.id]) for row in rows]
 
     @get("/{name:str}", summary="Show an exam", responses=_READ)
@@ -255,11 +254,11 @@ async def _audit(
 
 async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> list[ExamResult]:
     """In any version, oldest first."""
-    return [_result(row, number) for row, number in await evaluations.of_exam(session, project_id, name)]
+    return [_result(row, number) for row, number in await exams.of_exam(session, project_id, name)]
 
 
 async def _view(session: AsyncSession, row: tables.Exam, project: str) -> ExamView:
-    return ExamView.of(row, project, (await evaluations.of(session, [row.id]))[row.id])
+    return ExamView.of(row, project, (await exams.of(session, [row.id]))[row.id])
 
 
 def _waits_for(size: ExamSize) -> str:

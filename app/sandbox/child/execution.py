@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from app.sandbox.child import exceptions
-from app.sandbox.child import exceptions as traces
 from app.sandbox.child.channel import CpuLimit, HostChannel
 from app.sandbox.child.hints import KnownNames, add_hint, add_name_hint
 
@@ -46,7 +45,7 @@ class Output(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         given = str.__len__(text)
-        text = traces.without_places(str.__str__(text))
+        text = exceptions.without_places(str.__str__(text))
         length = str.__len__(text)
         kept = str.__getitem__(text, slice(0, max(self.left, 0)))
         if not str.isascii(kept):

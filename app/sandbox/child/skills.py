@@ -16,8 +16,6 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from app.sandbox.child import exceptions
-from app.sandbox.child import exceptions as raised
-from app.sandbox.child import exceptions as traces
 from app.sandbox.child.api_proxies import Apis, parts, resolve
 from app.sandbox.child.channel import SLACK, CpuLimit, HostChannel, reason
 from app.sandbox.child.execution import Execution, Output
@@ -41,7 +39,7 @@ def define(name: str, source: str, relay: Relay) -> Callable[..., Any]:
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
     if not found:
         raise NameError(f"the source does not define {name!r}")
-    traces.remember(label, source)
+    exceptions.remember(label, source)
     return _stub(found[-1], label, relay)
 
 
@@ -73,7 +71,7 @@ def _stub(node: ast.FunctionDef, label: str, relay: Relay) -> Callable[..., Any]
     docstring = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
     returning = ast.Return(call)
     for each in ast.walk(returning):
-        each.lineno = each.end_lineno = traces.STUB_LINE  # type: ignore[attr-defined]
+        each.lineno = each.end_lineno = exceptions.STUB_LINE  # type: ignore[attr-defined]
         each.col_offset = each.end_col_offset = 0  # type: ignore[attr-defined]
     node.body = [*docstring, returning]
     _quote_annotations(node)
@@ -243,7 +241,7 @@ class SkillRunner:
         if error is None:
             self._channel.send("loaded", parameters(self._function))
         else:
-            self._channel.send("failed", raised.last_line(error)[:_MAX_LINE])
+            self._channel.send("failed", exceptions.last_line(error)[:_MAX_LINE])
 
     def run(self, args: list[Any], kwargs: dict[str, Any], cpu_seconds: float, chars: int, slept: int) -> None:
         """Call the skill, and report its result or what it raised."""
@@ -273,7 +271,7 @@ class SkillRunner:
 
     def _define(self, name: str, source: str) -> None:
         label = f"<skill {name}>"
-        raised.remember(label, source)
+        exceptions.remember(label, source)
         flags = __future__.annotations.compiler_flag
         exec(compile(source, label, "exec", flags, dont_inherit=True), self._namespace)
         found = self._namespace.get(name)
@@ -295,8 +293,8 @@ class SkillRunner:
         described: list[tuple[str, list[Any]]] = []
         self._execution.hint(error)
         if self._execution.bounded(
-            lambda: described.append((raised.last_line(error)[:_MAX_LINE], raised.encode_chain(error)))
+            lambda: described.append((exceptions.last_line(error)[:_MAX_LINE], exceptions.encode_chain(error)))
         ):
             return described[0]
         plain = RuntimeError(f"{type(error).__name__}: <an exception that cannot be printed>")
-        return raised.last_line(plain), raised.encode_chain(plain)
+        return exceptions.last_line(plain), exceptions.encode_chain(plain)

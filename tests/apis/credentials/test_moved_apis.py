@@ -13,7 +13,7 @@ from sqlalchemy import text, update
 from app.apis import store as apis
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.network import open_client
-from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
 from app.apis.credentials.stored_credentials import StoredCredentials
 from app.base.errors import HostError
 from app.db import tables
@@ -208,18 +208,18 @@ async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays
             await put(api, document=_with_login("http://evil.test/v1"), credentials=_tokens("former-token"))
             async with api.sessions.begin() as session:
                 mail = await apis.get(session, api.demo.id, "mail", document=False)
-                former = await api_credentials.of_scheme(session, mail.id, "login", "")
-                claim = await api_credentials.claim_renewal(session, former.id, 60)
+                former = await credentials.of_scheme(session, mail.id, "login", "")
+                claim = await credentials.claim_renewal(session, former.id, 60)
                 assert claim is not None
             await put(api, document=_with_login("http://mail.test/v1"), credentials=_tokens(KEY))
             async with api.sessions.begin() as session:
                 if how == "renewed":
                     later = "a later former-token"
-                    await api_credentials.end_renewal(session, former.id, claim, value=later, expires_at=None)
+                    await credentials.end_renewal(session, former.id, claim, value=later, expires_at=None)
                 else:
-                    await api_credentials.fail_renewal(session, former.id, claim, "unknown", authorized=False)
+                    await credentials.fail_renewal(session, former.id, claim, "unknown", authorized=False)
             async with api.sessions() as session:
-                now = await api_credentials.of_scheme(session, mail.id, "login", "")
+                now = await credentials.of_scheme(session, mail.id, "login", "")
                 with row(how):
                     assert KEY in keys_of(session).decrypt(now.value or "")
                     assert (now.authorized, now.failure) == (True, None)
@@ -257,7 +257,7 @@ async def test_a_secret_that_is_stored_while_its_api_moves_is_refused(
                 assert "mail was moved meanwhile, to http://evil.test:80. Look at that address" in answer.text
                 async with api.sessions() as session:
                     mail = await apis.get(session, api.demo.id, "mail", document=False)
-                    stored = await api_credentials.of_api(session, mail.id)
+                    stored = await credentials.of_api(session, mail.id)
                     values = [keys_of(session).decrypt(each.value or "") for each in stored]
                 assert (len(stored), mail.token, mail.bind) == (1, None, {})
                 assert not [each for each in values if "former-token" in each or KEY in each]
@@ -270,7 +270,7 @@ async def test_an_api_moves_with_no_secret_that_is_stored_meanwhile(api: ApiApp)
         seen = await apis.get(storing, api.demo.id, "mail", document=False)
         mail = await apis.hold(storing, api.demo.id, "mail", apis.place_of(seen))
         value = json.dumps({"value": KEY})
-        await api_credentials.put(storing, mail.id, "tokenAuth", "", kind="apiKey", value=value, authorized=True)
+        await credentials.put(storing, mail.id, "tokenAuth", "", kind="apiKey", value=value, authorized=True)
         late = asyncio.create_task(put(api, 400, document=document("http://evil.test/v1")))
         await until(lambda: waits_for_a_lock(api.sessions))
         await storing.commit()

@@ -15,7 +15,7 @@ import pytest
 
 from app.apis.calls.http_call import WireRequest
 from app.apis.calls.network import open_client
-from app.apis.mcp import connection as connection_pool
+from app.apis.mcp import connection as connection
 from app.apis.mcp.calls import McpCaller
 from app.apis.mcp.connection import McpCommand, McpServers, McpTarget
 from app.base.errors import HostError
@@ -53,7 +53,7 @@ async def test_idle_sessions_leave_connections_for_the_calls_of_a_runner() -> No
 async def test_the_session_that_was_idle_longest_makes_room_for_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_pool, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(connection, "MAX_SESSIONS", 2)
     notebook = Notebook(older=True)
     async with notebook.listening() as url, servers() as opened:
         for principal in ("iris", "omar", "iris"):
@@ -67,7 +67,7 @@ async def test_the_session_that_was_idle_longest_makes_room_for_a_new_one(
 
 
 async def test_sessions_in_use_make_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_pool, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(connection, "MAX_SESSIONS", 2)
     notebook = Notebook()
     async with notebook.listening() as url, servers() as opened:
         notebook.answers.clear()
@@ -84,14 +84,14 @@ async def test_sessions_in_use_make_no_room(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_session_that_is_taken_up_again_while_others_end_stays_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_pool, "_SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "_SWEEP_SECONDS", 0.01)
     notebook = Notebook(older=True)
     async with notebook.listening() as url, servers() as opened:
         for principal in ("iris", "omar"):
             await called(opened, url, principal)
         notebook.lets_go.clear()
         notebook.answers.clear()
-        monkeypatch.setattr(connection_pool, "_IDLE_SECONDS", 0)
+        monkeypatch.setattr(connection, "_IDLE_SECONDS", 0)
         await until(lambda: notebook.ended > 0)
         write = asyncio.create_task(called(opened, url, "omar", "write", text="once"))
         await until(lambda: bool(notebook.notes))

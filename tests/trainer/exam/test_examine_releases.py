@@ -13,7 +13,6 @@ from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.projects import store as projects
 from app.projects.settings import is_held_out
-from app.releases.exams import store as evaluations
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewExamTask
 from tests.support.gated_run import PartlyKnown
@@ -55,7 +54,7 @@ async def test_releases_are_examined_on_the_exam_of_today_and_nothing_else_chang
     assert (candidate["number"], candidate["difference"]["scenarios"]) == (2, 30)
     async with shop.sessions() as session:
         exam = await exams.get(session, shop.project_id, "own-work")
-        stored = await evaluations.of_exam(session, shop.project_id, "own-work")
+        stored = await exams.of_exam(session, shop.project_id, "own-work")
     assert [(number, row.settings["exam"]["digest"]) for row, number in stored] == [
         (1, exam.digest),
         (2, exam.digest),
@@ -120,7 +119,7 @@ async def test_an_attempt_goes_on_where_the_last_one_was_lost_and_stores_its_res
     result = await train(job, third)
     assert list(third.metrics) == []
     async with shop.sessions() as session:
-        stored = await evaluations.of_run(session, job.id)
+        stored = await exams.of_run(session, job.id)
     assert [row.figures for row in stored] == [each["figures"] for each in result.evidence["releases"]]
 
 

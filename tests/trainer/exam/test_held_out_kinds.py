@@ -14,7 +14,6 @@ from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
 from app.projects.settings import is_held_out, kind_that_begins
-from app.releases.exams import store as exam_sizes
 from app.releases.exams import store as exams
 from app.releases.exams.store import HeldOut, NewExamTask, UnlabelledTask
 from tests.support.served_project import ServedProject
@@ -143,7 +142,7 @@ async def test_what_is_held_out_stays_so_without_the_task_that_named_it(shop: Tr
     await with_own_exam(job, shop.sessions)
     async with shop.sessions() as session:
         exam = await exams.get(session, shop.project_id, "own-work")
-        size = (await exam_sizes.of(session, [exam.id]))[exam.id]
+        size = (await exams.of(session, [exam.id]))[exam.id]
         held = await read_held_out(session, shop.project_id)
     assert (size.kinds, size.scenarios, size.tasks) == (1, 1, 3)
     assert all(task(text) in held for text in family[1:])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.tiny_model import make_model_dir
-from trainer.learning import model as output_layer
+from trainer.learning import model as model
 from trainer.learning.batch import Batch, Sample, pad
 from trainer.learning.model import (
     ExactLogits,
@@ -41,7 +41,7 @@ def exact(hidden: Tensor, weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 def test_logprobs_and_gradients_in_chunks_are_those_of_all_logits(
     monkeypatch: pytest.MonkeyPatch, rows_of_chunk: int
 ) -> None:
-    monkeypatch.setitem(output_layer._CHUNK_BYTES, "cpu", 4 * WORDS * rows_of_chunk)
+    monkeypatch.setitem(model._CHUNK_BYTES, "cpu", 4 * WORDS * rows_of_chunk)
     hidden, weight, ids = layer(7, torch.float32)
     found = TokenLogprobs.apply(hidden.requires_grad_(), weight, ids)
     (gradient,) = torch.autograd.grad(found @ torch.arange(1.0, 8.0), hidden)

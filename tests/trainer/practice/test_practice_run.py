@@ -16,7 +16,6 @@ from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
-from app.runs import store as run_queue
 from app.runs import store as runs
 from tests.support.practised_project import practised_project
 from tests.support.processes import descendants, gone
@@ -107,9 +106,9 @@ class RunProcesses:
         await process.wait()
         await gone(children)
         async with self._sessions.begin() as session:
-            await run_queue.expire(session, self._run_id, "me")
+            await runs.expire(session, self._run_id, "me")
         async with self._sessions.begin() as session:
-            assert await run_queue.requeue_expired(session) == [self._run_id]
+            assert await runs.requeue_expired(session) == [self._run_id]
 
     def sheet(self) -> dict[str, Any]:
         path = self.directory / "hours.json"

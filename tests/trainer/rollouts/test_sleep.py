@@ -8,7 +8,6 @@ from app.base.errors import EngineError, SettingError
 from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.db.database import Sessions
-from app.runs import store as run_queue
 from app.runs import store as runs
 from tests.support.processes import free_ports
 from tests.support.rows import LEASE, project_row
@@ -98,12 +97,12 @@ async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_runn
     server.sleeping = True
     async with sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings(kind=RunKind.SFT))
-        await run_queue.claim(session, "me", LEASE, run.id)
+        await runs.claim(session, "me", LEASE, run.id)
     await wake_idle(sessions, [server.url])
     assert server.sleeping, "it sleeps for the update of this run"
     async with sessions.begin() as session:
-        await run_queue.expire(session, run.id, "me")
-        await run_queue.requeue_expired(session)
+        await runs.expire(session, run.id, "me")
+        await runs.requeue_expired(session)
     await wake_idle(sessions, [server.url])
     assert not server.sleeping
 

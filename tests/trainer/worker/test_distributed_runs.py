@@ -15,7 +15,6 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
 from app.engine.adapter_files import WEIGHTS
-from app.runs import store as run_queue
 from app.runs import store as runs
 from tests.support.processes import command_of, descendants, gone
 from tests.support.training_project import ProgressRecorder, TrainingProject
@@ -55,7 +54,7 @@ class RunProcesses:
         await gone(family)
         await running
         async with self.project.sessions.begin() as session:
-            await run_queue.requeue_expired(session)
+            await runs.requeue_expired(session)
         return await self.run(job)
 
     async def run(self, job: Job) -> tables.TrainingRun:

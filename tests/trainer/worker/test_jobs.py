@@ -15,7 +15,6 @@ from app.db.database import Sessions
 from app.db.tables import RunState
 from app.releases import store as releases
 from app.runs import schedule
-from app.runs import store as environments
 from app.runs import store as runs
 from tests.support.emptied_database import emptied_database
 from tests.support.processes import alive, command_of, descendants, gone
@@ -42,7 +41,7 @@ async def test_a_worker_reports_its_environments_when_it_starts(host: WorkerHost
     async with asyncio.timeout(60):
         while True:
             async with host.sessions() as session:
-                found = await environments.installed(session)
+                found = await runs.installed(session)
             if found:
                 break
             await asyncio.sleep(0.1)
@@ -94,7 +93,7 @@ async def test_the_end_of_the_log_is_in_the_database(host: WorkerHost, data: str
     log = (host.directory / "runs" / str(run_id) / "log").read_text()
     assert {"defect": "that was not meant", "killed": "written just before"}[data] in log
     async with asyncio.timeout(60), host.sessions() as session:
-        while await environments.read(session, run_id) != log:  # noqa: ASYNC110
+        while await runs.read(session, run_id) != log:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

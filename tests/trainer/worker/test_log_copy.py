@@ -5,7 +5,6 @@ from uuid import uuid4
 
 from app.base.run_settings import RunSettings
 from app.db.database import Sessions
-from app.runs import store as run_logs
 from app.runs import store as runs
 from tests.support.rows import project_row
 from trainer.worker.run_files import LogCopy
@@ -24,7 +23,7 @@ async def test_it_is_the_last_64_kib_from_the_beginning_of_a_line(committed: Ses
             (tmp_path / "log").write_bytes(content)
         await copy.copy(committed)
         async with committed() as session:
-            assert await run_logs.read(session, run.id) == copied
+            assert await runs.read(session, run.id) == copied
 
 
 async def test_a_deleted_run_has_no_log(committed: Sessions, tmp_path: Path) -> None:
@@ -32,4 +31,4 @@ async def test_a_deleted_run_has_no_log(committed: Sessions, tmp_path: Path) -> 
     run_id = uuid4()
     await LogCopy(run_id, tmp_path).copy(committed)
     async with committed() as session:
-        assert await run_logs.read(session, run_id) is None
+        assert await runs.read(session, run_id) is None

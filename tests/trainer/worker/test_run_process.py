@@ -15,7 +15,6 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import RunState
 from app.releases import store as releases
-from app.runs import store as run_queue
 from app.runs import store as runs
 from tests.support.rows import LEASE, project_row
 
@@ -84,7 +83,7 @@ async def test_a_data_directory_that_cannot_be_written_is_named(
 async def test_a_run_that_another_process_holds_is_not_touched(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     async with committed.begin() as session:
-        await run_queue.claim(session, "another", LEASE, run.id)
+        await runs.claim(session, "another", LEASE, run.id)
     assert await process(PRETEND, run.id, env) == 0
     assert await process(PRETEND, uuid4(), env) == 0
     held = await now(committed, run)

@@ -9,7 +9,6 @@ from playwright.async_api import Page, expect
 
 from app.db import tables
 from app.db.tables import RunState
-from app.runs import store as run_logs
 from app.runs import store as runs
 from app.runs.pages import drop_advice
 from tests.support.grown_console import GrownConsole
@@ -112,12 +111,12 @@ async def test_steps_appear_while_the_run_makes_them(grown_page: Page, grown: Gr
     owner = (await _run(grown, run_id)).owner
     assert owner is not None
     async with grown.api.sessions.begin() as session:
-        await run_logs.append_step(session, run_id, owner, 10, {"outcome": 0.875}, total=24)
+        await runs.append_step(session, run_id, owner, 10, {"outcome": 0.875}, total=24)
     await expect(grown_page.get_by_text("10 of 24 steps")).to_be_visible()
     async with grown.api.sessions.begin() as session:
         data = {"tasks": 40, "trajectories": 25, "dropped": {"stale": 15}}
         result = {"decision": "passed", "reason": "it solves more scenarios", "data": data}
-        await run_logs.finish(session, run_id, owner, RunState.DONE, result=result)
+        await runs.finish(session, run_id, owner, RunState.DONE, result=result)
     await expect(grown_page.get_by_text("The gate: passed")).to_be_visible()
     await expect(grown_page.get_by_text("25 of 40 tasks were kept")).to_be_visible()
     dropped = grown_page.get_by_role("row").filter(has_text="stale")
@@ -155,7 +154,7 @@ async def test_the_log_of_a_run_is_shown_where_it_is(check_grown: CheckPage, gro
     missing = await grown.api.client.get(f"/v1/training-runs/{run_id}/log")
     assert missing.status_code == 404
     async with grown.api.sessions.begin() as session:
-        await run_logs.store(session, run_id, "<b>loss is nan</b>\n")
+        await runs.store(session, run_id, "<b>loss is nan</b>\n")
     page = await check_grown(_path(grown, "failed"))
     await expect(page.get_by_label("Log", exact=True)).to_have_text("<b>loss is nan</b>")
     shown = await grown.api.client.get(f"/v1/training-runs/{run_id}/log")
