@@ -18,7 +18,7 @@ from tests.support.http_server import served
 from tests.support.tenant_rows import fill
 
 _SECONDS = int(os.environ.get("FUZZ_SECONDS", "20"))  # for each of two runs
-_HOOKS = Path(__file__).with_name("fuzz_hooks.py")
+_HOOKS = Path(__file__).parents[1] / "support" / "fuzz_hooks.py"
 _ANSWERS = (
     "not_a_server_error",
     "status_code_conformance",
