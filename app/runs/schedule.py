@@ -207,7 +207,7 @@ _HOSTED = (
 )
 _ENOUGH = 20  # tasks that explored, to say how many do so to their end
 
-_learning_outlook_task = tables.Task
+_task = tables.Task
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -302,17 +302,17 @@ def _unscored(schedule: tables.Schedule, project: ProjectSettings, serving: Serv
 async def _week(session: AsyncSession, schedule: tables.Schedule) -> _Week:
     by_others, explored = (
         proven().is_not(None),
-        _learning_outlook_task.exploration.in_([Exploration.READS, Exploration.WRITES]),
+        _task.exploration.in_([Exploration.READS, Exploration.WRITES]),
     )
     since = func.clock_timestamp() - timedelta(days=_DAYS)
     query = select(
         func.count().filter(by_others),
         func.count().filter(~by_others),
         func.count().filter(by_others, explored),
-        func.count().filter(by_others, _learning_outlook_task.exploration == Exploration.STOPPED),
+        func.count().filter(by_others, _task.exploration == Exploration.STOPPED),
     ).where(
-        _learning_outlook_task.project_id == schedule.project_id,
-        _learning_outlook_task.finished_at >= since,
-        _learning_outlook_task.score.is_not(None),
+        _task.project_id == schedule.project_id,
+        _task.finished_at >= since,
+        _task.score.is_not(None),
     )
     return _Week(*(await session.execute(query)).one())

@@ -330,12 +330,12 @@ def _surely_held(cancelled: bool | None, run_id: UUID, owner: str) -> bool:
     return cancelled
 
 
-_log, _run_logs_run = tables.RunLog, tables.TrainingRun
+_log = tables.RunLog
 
 
 async def store(session: AsyncSession, run_id: UUID, end: str) -> None:
     """Replace what is stored. Nothing is, once the run has been deleted."""
-    row = select(_run_logs_run.id, literal(end)).where(_run_logs_run.id == run_id)
+    row = select(_run.id, literal(end)).where(_run.id == run_id)
     await session.execute(
         insert(_log)
         .from_select(["run_id", "end"], row)

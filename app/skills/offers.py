@@ -329,7 +329,7 @@ def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
 
 MOST_TASKS = 20_000
 
-_task, _offer, _withheld = tables.Task, tables.SkillOffer, tables.WithheldSkill
+_task, _withheld = tables.Task, tables.WithheldSkill
 
 
 class SkillRecords:
@@ -371,7 +371,7 @@ class SkillRecords:
 async def of_project(session: AsyncSession, project_id: UUID) -> SkillRecords:
     """By the latest 20,000 tasks that ended."""
     latest = _latest(project_id)
-    used = _offer.returned > 0
+    used = _row.returned > 0
     columns = (
         func.count(),
         func.count().filter(used),
@@ -379,9 +379,9 @@ async def of_project(session: AsyncSession, project_id: UUID) -> SkillRecords:
         func.max(latest.c.finished_at).filter(used),
     )
     sums = sums_of(latest, latest.c.proven)
-    offered = select(_offer.skill_id, *columns, *sums).join(latest, latest.c.id == _offer.task_id)
+    offered = select(_row.skill_id, *columns, *sums).join(latest, latest.c.id == _row.task_id)
     withheld = select(_withheld.skill_id, *sums).join(latest, latest.c.id == _withheld.task_id)
-    both = [offered.group_by(_offer.skill_id), withheld.group_by(_withheld.skill_id)]
+    both = [offered.group_by(_row.skill_id), withheld.group_by(_withheld.skill_id)]
     return SkillRecords(*[{row[0]: row for row in await session.execute(query)} for query in both])
 
 

@@ -75,7 +75,6 @@ async def compared_tasks(
 
 _SKILL_SAVINGS_MOST = 100_000  # tasks, the newest
 _SUCCESS = 0.5
-_skill_savings_task, _skill_savings_offer = tables.Task, tables.SkillOffer
 
 
 class MeanCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,37 +122,29 @@ def total(savings: Sequence[ScenarioSavings], measure: str) -> float:
 
 
 def _query(project_id: UUID, since: datetime) -> Select[Any]:
-    other = aliased(_skill_savings_task)
+    other = aliased(_task)
     skill_runs = select(other.id).where(other.project_id == project_id, other.skill_run.is_not(None))
-    used = (
-        exists()
-        .where(_skill_savings_offer.task_id == _skill_savings_task.id, _skill_savings_offer.returned > 0)
-        .label("used")
-    )
+    used = exists().where(_offer.task_id == _task.id, _offer.returned > 0).label("used")
     newest = (
         select(
-            _skill_savings_task.scenario,
+            _task.scenario,
             used,
-            _skill_savings_task.turns,
-            _skill_savings_task.generated_tokens,
-            _skill_savings_task.score,
+            _task.turns,
+            _task.generated_tokens,
+            _task.score,
         )
-        .add_columns(
-            func.extract("epoch", _skill_savings_task.finished_at - _skill_savings_task.started_at).label(
-                "seconds"
-            )
+        .add_columns(func.extract("epoch", _task.finished_at - _task.started_at).label("seconds"))
+        .where(
+            _task.project_id == project_id,
+            _task.finished_at >= since,
+            _task.state == TaskState.DONE,
         )
         .where(
-            _skill_savings_task.project_id == project_id,
-            _skill_savings_task.finished_at >= since,
-            _skill_savings_task.state == TaskState.DONE,
+            _task.scenario.is_not(None),
+            _task.started_at.is_not(None),
+            _task.id.not_in(skill_runs),
         )
-        .where(
-            _skill_savings_task.scenario.is_not(None),
-            _skill_savings_task.started_at.is_not(None),
-            _skill_savings_task.id.not_in(skill_runs),
-        )
-        .order_by(_skill_savings_task.finished_at.desc())
+        .order_by(_task.finished_at.desc())
         .limit(_SKILL_SAVINGS_MOST)
         .subquery()
     )

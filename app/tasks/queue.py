@@ -156,8 +156,8 @@ def _in_progress() -> ScalarSelect[int]:
     return select(func.count()).select_from(other).where(in_progress).scalar_subquery()
 
 
-_fair_task, _turn, _project = tables.Task, tables.ProjectTurn, tables.Project
-ACCEPTED = _fair_task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index
+_turn, _project = tables.ProjectTurn, tables.Project
+ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index
 HELD_OFF = bindparam("held_off", type_=ARRAY(Uuid))  # projects to pass over
 
 
@@ -201,13 +201,8 @@ def _within(limit: ColumnElement[float], used: ColumnElement[float]) -> ColumnEl
 
 
 def _resumed(*resumable: ColumnElement[bool]) -> CTE:
-    free = or_(_fair_task.lease_until.is_(None), _fair_task.lease_until < func.clock_timestamp())
-    oldest = (
-        select(_fair_task.id)
-        .where(RUNNING, free, *resumable)
-        .order_by(_fair_task.created_at, _fair_task.id)
-        .limit(1)
-    )
+    free = or_(_task.lease_until.is_(None), _task.lease_until < func.clock_timestamp())
+    oldest = select(_task.id).where(RUNNING, free, *resumable).order_by(_task.created_at, _task.id).limit(1)
     return oldest.with_for_update(skip_locked=True).cte("resumed")
 
 
@@ -220,7 +215,7 @@ def _candidates(limits: Limits) -> Select[Any]:
     latest = select(func.max(others.turn)).scalar_subquery()
     credit = case((_turn.turn.is_(None), 0.0), else_=stride)
     least = func.coalesce(latest, 0.0) - credit
-    running = select(func.count()).where(RUNNING, _fair_task.project_id == project_id).scalar_subquery()
+    running = select(func.count()).where(RUNNING, _task.project_id == project_id).scalar_subquery()
     capacity = _limit("running_tasks", limits)
     return (
         select(
@@ -246,12 +241,12 @@ def _candidates(limits: Limits) -> Select[Any]:
 
 def _waiting() -> CTE:
     """The projects with a waiting task, each by one step in the index, however many tasks there are."""
-    first = select(_fair_task.project_id).where(ACCEPTED).order_by(_fair_task.project_id).limit(1).subquery()
+    first = select(_task.project_id).where(ACCEPTED).order_by(_task.project_id).limit(1).subquery()
     waiting = select(first.c.project_id).cte("waiting", recursive=True)
     after = (
-        select(_fair_task.project_id)
-        .where(ACCEPTED, _fair_task.project_id > waiting.c.project_id)
-        .order_by(_fair_task.project_id)
+        select(_task.project_id)
+        .where(ACCEPTED, _task.project_id > waiting.c.project_id)
+        .order_by(_task.project_id)
         .limit(1)
         .scalar_subquery()
     )
@@ -272,9 +267,9 @@ def _locked(chosen: CTE) -> CTE:
 
 def _first_of(locked: CTE) -> CTE:
     return (
-        select(_fair_task.id)
-        .where(ACCEPTED, _fair_task.project_id == select(locked.c.project_id).scalar_subquery())
-        .order_by(_fair_task.priority.desc(), _fair_task.created_at, _fair_task.id)
+        select(_task.id)
+        .where(ACCEPTED, _task.project_id == select(locked.c.project_id).scalar_subquery())
+        .order_by(_task.priority.desc(), _task.created_at, _task.id)
         .limit(1)
         .with_for_update(skip_locked=True)
         .cte("fresh")
@@ -366,12 +361,11 @@ _EVENTS: dict[TaskState, WebhookEvent] = {
     TaskState.CANCELLED: "task.cancelled",
 }
 
-_task_end_task, _task_end_project = tables.Task, tables.Project
 _task_id = bindparam("task", type_=Uuid)
 _call = tables.TaskCall
-_lost = exists().where(_call.task_id == _task_end_task.id, _call.record.is_(None), ~_call.repeatable)
-_resumable = and_(_task_end_task.stop == Stop.IN_DOUBT, _lost)  # once a person knows whether the call arrived
-_ended = select(_task_end_task.id).where(_task_end_task.id == _task_id, ~func.coalesce(_resumable, false()))
+_lost = exists().where(_call.task_id == _task.id, _call.record.is_(None), ~_call.repeatable)
+_resumable = and_(_task.stop == Stop.IN_DOUBT, _lost)  # once a person knows whether the call arrived
+_ended = select(_task.id).where(_task.id == _task_id, ~func.coalesce(_resumable, false()))
 _waits = _approval.state == ApprovalState.WAITING
 _withdrawn = {  # and what is left of digests of arguments
     "state": case((_waits, ApprovalState.WITHDRAWN.value), else_=_approval.state),
@@ -381,17 +375,17 @@ _withdrawn = {  # and what is left of digests of arguments
 }
 _CLEAN_UP = (
     select(
-        _task_end_task.project_id,
-        _task_end_task.state,
-        _task_end_task.stop,
-        _task_end_task.score,
-        _task_end_task.scenario,
-        _task_end_task.check_code,
+        _task.project_id,
+        _task.state,
+        _task.stop,
+        _task.score,
+        _task.scenario,
+        _task.check_code,
         executed().label("executed"),
-        _task_end_project.settings,
+        _project.settings,
     )
-    .join(_task_end_project, _task_end_project.id == _task_end_task.project_id)
-    .where(_task_end_task.id == _task_id)
+    .join(_project, _project.id == _task.project_id)
+    .where(_task.id == _task_id)
     .add_cte(
         delete(tables.TaskTurn).where(tables.TaskTurn.task_id.in_(_ended)).cte("old_turns"),
         delete(tables.TaskCall).where(tables.TaskCall.task_id.in_(_ended)).cte("old_calls"),

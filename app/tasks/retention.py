@@ -247,7 +247,7 @@ _RETRAIN = (
     'queue a run with start="base" (POST /v1/training-runs), promote its release, and roll back to none of those '
     "named here. To forget the skills, delete them (DELETE /v1/skills/{id})."
 )
-_erasure_task, _run, _skill = tables.Task, tables.TrainingRun, tables.Skill
+_run, _skill = tables.TrainingRun, tables.Skill
 
 
 class WrittenSkill(msgspec.Struct, frozen=True):
@@ -283,18 +283,18 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_task(task_id: UUID) -> Select[UUID]:
     """One task, for the functions below."""
-    return select(_erasure_task.id).where(_erasure_task.id == task_id)
+    return select(_task.id).where(_task.id == task_id)
 
 
 def of_principal(project_id: UUID, principal: str, until: datetime) -> Select[UUID]:
     """A person's tasks that were submitted up to a time, for the functions below."""
-    own = _erasure_task.project_id == project_id, _erasure_task.principal == principal
-    return select(_erasure_task.id).where(*own, _erasure_task.created_at <= until)
+    own = _task.project_id == project_id, _task.principal == principal
+    return select(_task.id).where(*own, _task.created_at <= until)
 
 
 async def check_erasable(session: AsyncSession, which: Select[UUID]) -> None:
     """Raises ConflictError if a task has not ended, or is learned from by a run that has not."""
-    open_tasks = which.where(_erasure_task.state.not_in(TASK_END_STATES)).subquery()
+    open_tasks = which.where(_task.state.not_in(TASK_END_STATES)).subquery()
     unfinished = await session.scalar(select(func.count()).select_from(open_tasks))
     if unfinished:
         raise ConflictError(
@@ -320,10 +320,10 @@ async def erase_some(
     No task is left once this erases none. Raises ConflictError as `check_erasable`.
     """
     # A run records the tasks before it learns from them: it has done so by now, or will find that they are gone.
-    ids = (await session.scalars(which.order_by(_erasure_task.id).limit(at_once).with_for_update())).all()
+    ids = (await session.scalars(which.order_by(_task.id).limit(at_once).with_for_update())).all()
     if not ids:
         return Erasure()
-    these = select(_erasure_task.id).where(in_array(_erasure_task.id, ids))
+    these = select(_task.id).where(in_array(_task.id, ids))
     await check_erasable(session, these)
     traces = await releases.traces(session, project_id, these)
     written = select(_skill.id, _skill.name, _skill.version, _skill.state).where(in_array(_skill.task_id, ids))

@@ -148,7 +148,7 @@ _KEPT = 20  # versions of the exam that grows by itself
 KindRule: TypeAlias = Callable[[UUID, str, str | None], str]
 """The kind of a task: by its id, its instruction and its scenario."""
 
-_exam, _member, _exams_task = tables.Exam, tables.ExamTask, tables.Task
+_exam, _member = tables.Exam, tables.ExamTask
 
 
 class NewExamTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,11 +248,11 @@ async def from_log(
     """
     query = scored(project_id)
     if since is not None:
-        query = query.where(_exams_task.finished_at >= since)
+        query = query.where(_task.finished_at >= since)
     if until is not None:
-        query = query.where(_exams_task.finished_at < until)
+        query = query.where(_task.finished_at < until)
     if scenarios is not None:
-        query = query.where(_exams_task.scenario.in_(scenarios))
+        query = query.where(_task.scenario.in_(scenarios))
     rows = (await session.execute(query)).all()
     latest = _latest(rows, lambda _: True, kinds, by_name)
     return _chosen({each: _best(of_kind)[:tasks_each] for each, of_kind in latest.items()})
@@ -264,7 +264,7 @@ async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID])
     """
     if twice := [str(each) for each, count in Counter(ids).items() if count > 1]:
         raise InvalidError(f"tasks that are named more than once: {', '.join(twice[:5])}")
-    rows = (await session.execute(scored(project_id).where(in_array(_exams_task.id, ids)))).all()
+    rows = (await session.execute(scored(project_id).where(in_array(_task.id, ids)))).all()
     found = {row.id: _new(row) for row in rows}
     if missing := [str(each) for each in ids if each not in found]:
         raise InvalidError(
