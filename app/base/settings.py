@@ -195,14 +195,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests with unknown keys from one address to one API process."""
     trusted_proxies: str = ""
     """Addresses and networks of proxies, comma-separated. Only their `X-Forwarded-For` is believed."""
-    max_connections: Count = 4_000
-    """Open connections of one API process."""
-    max_connections_per_address: Count = 1_000
-    """Open connections of one address, proxies excepted."""
-    header_timeout_seconds: Seconds = 10
-    """The headers of a request must arrive within this time."""
-    body_timeout_seconds: Seconds = 20
-    """The body of a request must arrive within this time, and a second more for each 5,000 bytes."""
 
     # Skills
     retrieval: str = "fused"

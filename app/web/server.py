@@ -78,13 +78,22 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def server_options(settings: Settings) -> dict[str, Any]:
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one server process."""
+
+    header_seconds: float = 10.0  # in which the headers of a request must arrive
+    body_seconds: float = 20.0  # for its body, and a second more for each `_BODY_RATE` bytes
+    connections: int = 4_000
+    connections_per_address: int = 1_000
+    proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # may have any number of them
+
+
+def server_options(settings: Settings, limits: ConnectionLimits | None = None) -> dict[str, Any]:
     """The arguments of `uvicorn.run`, except the application."""
-    limits = ConnectionLimits(
-        header_seconds=settings.header_timeout_seconds,
-        body_seconds=settings.body_timeout_seconds,
-        connections=_allow_files(settings.max_connections),
-        connections_per_address=settings.max_connections_per_address,
+    limits = limits or ConnectionLimits()
+    limits = msgspec.structs.replace(
+        limits,
+        connections=_allow_files(limits.connections),
         proxies=tuple(networks_in(settings.trusted_proxies)),
     )
     return {
@@ -116,16 +125,6 @@ _MAX_HEADER_BYTES = 64 << 10
 _BODY_RATE = 5_000  # bytes per second that extend the time for a body
 _LINGER_SECONDS = 2.0  # for the rest of a body that nobody reads, so that the client can read the response
 _STUCK_SECONDS = 60.0  # for which a client may leave a response unread once the buffers are full
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one server process."""
-
-    header_seconds: float = 10.0
-    body_seconds: float = 20.0
-    connections: int = 4_000
-    connections_per_address: int = 1_000
-    proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # may have any number of them
 
 
 class ConnectionCounter:

@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import httpx
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from app.db import results
 from app.db.database import Sessions
+from app.web.server import ConnectionLimits
 from tests.support.api_app import ApiApp, open_api_app
 from tests.support.http_server import served
 from tests.support.ledger_project import until
 
-_SECONDS = {"header_timeout_seconds": 0.5, "body_timeout_seconds": 0.5}
+_QUICK = ConnectionLimits(header_seconds=0.5, body_seconds=0.5)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def post(api: ApiApp, *headers: str) -> bytes:
 
 
 async def test_a_connection_that_sends_nothing_is_closed(api: ApiApp) -> None:
-    async with served(api, **_SECONDS) as client, connected(client) as idle:
+    async with served(api, _QUICK) as client, connected(client) as idle:
         assert await idle.rest() == b""
 
 
@@ -81,7 +83,7 @@ async def test_a_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(a
 
 
 async def test_headers_that_arrive_byte_by_byte_are_cut_off_in_time(api: ApiApp) -> None:
-    async with served(api, **_SECONDS) as client, connected(client) as slow:
+    async with served(api, _QUICK) as client, connected(client) as slow:
         await slow.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ")
         before = time.monotonic()
         assert (await slow.trickle(b"a")).startswith(b"HTTP/1.1 408 ")
@@ -89,7 +91,7 @@ async def test_headers_that_arrive_byte_by_byte_are_cut_off_in_time(api: ApiApp)
 
 
 async def test_empty_lines_do_not_keep_a_connection_open(api: ApiApp) -> None:
-    async with served(api, **_SECONDS) as client, connected(client) as slow:
+    async with served(api, _QUICK) as client, connected(client) as slow:
         await slow.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
         answer = await slow.trickle(b"\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
@@ -97,20 +99,20 @@ async def test_empty_lines_do_not_keep_a_connection_open(api: ApiApp) -> None:
 
 
 async def test_a_body_that_arrives_byte_by_byte_is_cut_off_in_time(api: ApiApp) -> None:
-    async with served(api, **_SECONDS) as client, connected(client) as slow:
+    async with served(api, _QUICK) as client, connected(client) as slow:
         await slow.send(post(api, "Content-Length: 100000"))
         assert (await slow.trickle(b" ")).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_body_that_nobody_reads_is_cut_off_too(api: ApiApp) -> None:
-    async with served(api, body_timeout_seconds=60) as client, connected(client) as slow:
+    async with served(api, ConnectionLimits(body_seconds=60)) as client, connected(client) as slow:
         await slow.send(b"POST /v1/tasks HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n")
         assert (await slow.trickle(b" ")).startswith(b"HTTP/1.1 401 ")
 
 
 async def test_a_body_that_makes_progress_may_take_longer_than_the_time_for_a_slow_one(api: ApiApp) -> None:
     body = b'{"instruction": "tidy up"' + b" " * 60_000 + b"}"
-    async with served(api, **_SECONDS) as client, connected(client) as steady:
+    async with served(api, _QUICK) as client, connected(client) as steady:
         await steady.send(post(api, f"Content-Length: {len(body)}", "Connection: close"))
         for start in range(0, len(body), 12_000):
             await steady.send(body[start : start + 12_000])
@@ -146,7 +148,7 @@ async def test_trailers_without_an_end_are_refused_by_their_size(api: ApiApp) ->
 
 
 async def test_an_address_may_have_only_so_many_connections_and_others_after_it_closed_some(api: ApiApp) -> None:
-    async with served(api, max_connections_per_address=3) as client:
+    async with served(api, ConnectionLimits(connections_per_address=3)) as client:
         async with connected(client), connected(client), connected(client), connected(client) as refused:
             answer = await refused.rest()
             assert answer.startswith(b"HTTP/1.1 503 ")
@@ -159,9 +161,9 @@ async def test_an_address_may_have_only_so_many_connections_and_others_after_it_
 
 
 async def test_proxies_may_have_more_connections_up_to_the_limit_of_all(api: ApiApp) -> None:
-    settings = {"max_connections_per_address": 1, "max_connections": 3, "trusted_proxies": "127.0.0.0/8"}
+    limits = ConnectionLimits(connections_per_address=1, connections=3)
     async with (
-        served(api, **settings) as client,
+        served(api, limits, trusted_proxies="127.0.0.0/8") as client,
         connected(client),
         connected(client),
         connected(client) as third,
@@ -186,7 +188,7 @@ async def test_only_trusted_proxies_are_believed_whom_they_forward(api: ApiApp) 
 async def test_event_streams_outlast_the_time_for_requests(api: ApiApp) -> None:
     task = await api.submit()
     async with (
-        served(api, **_SECONDS) as client,
+        served(api, _QUICK) as client,
         client.stream(
             "GET", f"/v1/tasks/{task}/events", headers={"Upgrade": "h2c", "Connection": "Upgrade"}
         ) as stream,
@@ -200,7 +202,7 @@ async def test_event_streams_outlast_the_time_for_requests(api: ApiApp) -> None:
 
 
 async def test_a_connection_is_used_again_for_many_requests(api: ApiApp) -> None:
-    async with served(api, max_connections=1, **_SECONDS) as client:
+    async with served(api, msgspec.structs.replace(_QUICK, connections=1)) as client:
         for _ in range(5):
             assert (await client.get("/v1/projects")).status_code == 200
             await asyncio.sleep(0.2)
