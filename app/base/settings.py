@@ -51,10 +51,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     min_free_disk_mb: Limit = 500
     """Below this space on the disk of the data directory, or of a database on this machine, no task is claimed;
     what is under way can still be recorded. 0: claim until it is full."""
-    log_mb: Count = 10
-    """Size of a log file of `sage up`, beyond which it is copied and emptied."""
-    log_files: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
-    """Older copies that are kept of each log file."""
     hang_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60
     """`sage up` restarts an API, a model server or demo APIs that answer nothing for this long, and a runner or a
     worker that gives no sign of life; a worker does so with its runs."""

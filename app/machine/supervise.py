@@ -20,19 +20,18 @@ import msgspec
 from app.base.errors import AppError
 from app.base.loop import UNRESPONSIVE, LivenessListener, Loop
 from app.base.processes import end_with_parent
-from app.base.settings import Settings
 from app.db import runners
 
 _SECONDS = 1.0  # between two looks at their sizes
 _TAIL_BYTES = 64 << 10  # of a log, read for the reason of a death
 
 
-def rotation(settings: Settings) -> Loop:
-    """While entered, keeps the logs in the data directory within SAGE_LOG_MB and SAGE_LOG_FILES."""
+def rotation(directory: Path, max_bytes: int = 10 << 20, keep: int = 3) -> Loop:
+    """While entered, rotates the logs in the data directory."""
 
     async def rotate_all() -> None:
-        for path in _logs(settings.data_dir):
-            rotate(path, settings.log_mb << 20, settings.log_files)
+        for path in _logs(directory):
+            rotate(path, max_bytes, keep)
 
     return Loop("rotate logs", rotate_all, _SECONDS, expected=(OSError,))
 

@@ -209,7 +209,7 @@ async def _serve(settings: Settings, abilities: Abilities | None) -> None:
 
 async def _run(settings: Settings, stack: AsyncExitStack, abilities: Abilities | None) -> None:
     supervisor = Supervisor(settings.data_dir / "logs", hang_seconds=settings.hang_seconds)
-    await stack.enter_async_context(rotation(settings))
+    await stack.enter_async_context(rotation(settings.data_dir))
     stack.push_async_callback(supervisor.stop)  # in case the database does not start
     await supervisor.start(_services(settings))
     url = await stack.enter_async_context(run_database(settings))

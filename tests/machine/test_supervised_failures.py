@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.base.settings import Settings
 from app.machine import supervise
 from app.machine.supervise import ChildProcess, ProcessError, Supervisor, last_error, rotate, rotation
 from tests.machine.test_supervise import SUPERVISOR_PROCESS
@@ -193,9 +192,8 @@ def test_a_log_on_a_full_disk_is_emptied_though_it_cannot_be_copied(tmp_path: Pa
 
 
 async def test_the_logs_of_the_data_directory_stay_bounded(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, log_mb=1, log_files=1)
     logs = [tmp_path / "logs" / "api.log", tmp_path / "postgres" / "log", tmp_path / "runs" / "a" / "log"]
-    async with rotation(settings):
+    async with rotation(tmp_path, max_bytes=1 << 20, keep=1):
         for log in logs:
             log.parent.mkdir(parents=True)
             log.write_bytes(b"x" * (1 << 20) + b"x")
