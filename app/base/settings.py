@@ -246,8 +246,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_prefixes: str = ""
     """Places that runs of kind `sft` may read besides uploads, comma-separated: directories, for keys for all
     projects alone, and URLs with s3://, gs:// or abfs://."""
-    dataset_max_mb: Count = 1_000
-    """Size of one uploaded dataset, in 10^6 bytes."""
 
     # Demo
     demo: bool = True

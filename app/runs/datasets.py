@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Final
 from uuid import UUID
 
 import msgspec
@@ -79,7 +79,7 @@ async def delete(session: AsyncSession, dataset_id: UUID) -> None:
 
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
-_MB = 10**6
+MAX_BYTES: Final = 10**9  # of one dataset
 _SEGMENT = re.compile(r"[A-Za-z0-9._+=~, -]+")
 
 
@@ -87,7 +87,7 @@ class DataRules(msgspec.Struct, frozen=True):
     """The operator's rules for training data."""
 
     prefixes: tuple[str, ...] = ()
-    max_bytes: int = 1_000 * _MB
+    max_bytes: int = MAX_BYTES
 
     @classmethod
     def of(cls, settings: Settings) -> "DataRules":
@@ -96,7 +96,7 @@ class DataRules(msgspec.Struct, frozen=True):
             prefixes = prefixes_in(settings.data_prefixes)
         except ValueError as error:
             raise SettingError(f"SAGE_DATA_PREFIXES: {error}") from error
-        return cls(tuple(prefixes), settings.dataset_max_mb * _MB)
+        return cls(tuple(prefixes))
 
 
 def dataset_id_of(data: str) -> UUID | None:

@@ -117,9 +117,9 @@ async def test_a_file_in_an_object_store_is_read_within_its_prefix_and_size(
         async with httpx.AsyncClient(base_url=f"{url}/bucket/chats/", timeout=60, trust_env=False) as client:
             await client.put("good.jsonl", content=CONTENT)
             await client.put("large.jsonl", content=b"x" * 1_000_001)
-        settings: dict[str, Any] = {"data_prefixes": "s3://bucket/chats", "dataset_max_mb": 1}
-        fetched = await fetch_data(job("s3://bucket/chats/good.jsonl", **settings), sessions)
+        prefixes = "s3://bucket/chats"
+        fetched = await fetch_data(job("s3://bucket/chats/good.jsonl", data_prefixes=prefixes), sessions)
         assert fetched.read_bytes() == CONTENT
         for name, reason in (("large.jsonl", "more than 1,000,000 bytes"), ("missing.jsonl", "does not exist")):
             with pytest.raises(InvalidError, match=reason):
-                await fetch_data(job(f"s3://bucket/chats/{name}", **settings), sessions)
+                await fetch_data(job(f"s3://bucket/chats/{name}", data_prefixes=prefixes), sessions, 1_000_000)

@@ -27,7 +27,7 @@ from app.releases.adapter_store import open_remote, remote_errors
 from app.releases.tools import Catalogs
 from app.runs import datasets
 from app.runs.chat_lines import ChatRecord
-from app.runs.datasets import DataRules, DatasetStore, check_location, dataset_id_of, resolve_path
+from app.runs.datasets import MAX_BYTES, DataRules, DatasetStore, check_location, dataset_id_of, resolve_path
 from trainer.atomic_write import write_atomically
 from trainer.experience import BestExperience, HeldOutTasks, RecordTasks, judge_window, read_best, read_held_out
 from trainer.learning.adapter import PublishedAdapter, TrainingOutput, publish, with_lora
@@ -43,7 +43,7 @@ from trainer.sft.samples import build_samples, hosted_samples
 _FILE = "sft.data"
 
 
-async def fetch_data(job: Job, sessions: Sessions) -> Path:
+async def fetch_data(job: Job, sessions: Sessions, max_bytes: int = MAX_BYTES) -> Path:
     """The file, on this machine. The rules of this machine apply, whoever queued the run.
 
     Raises InvalidError for data that may not be read, is missing or is damaged, StorageError if its store does not
@@ -51,12 +51,12 @@ async def fetch_data(job: Job, sessions: Sessions) -> Path:
     """
     if dataset_id := dataset_id_of(job.settings.data):
         return await _fetch_dataset(job, sessions, dataset_id)
-    data, rules = job.settings.data, DataRules.of(job.deployment)
-    check_location(data, rules.prefixes, directories=True)
+    data, prefixes = job.settings.data, DataRules.of(job.deployment).prefixes
+    check_location(data, prefixes, directories=True)
     if data.startswith("/"):
-        return resolve_path(data, rules.prefixes)
+        return resolve_path(data, prefixes)
     target = _target(job)
-    await asyncio.to_thread(_download, data, target, rules.max_bytes)
+    await asyncio.to_thread(_download, data, target, max_bytes)
     return target
 
 
