@@ -65,7 +65,6 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             session=SessionLimits(
                 cpu_seconds=settings.sandbox_cpu_seconds,
                 session_cpu_seconds=2 * settings.sandbox_cpu_seconds * settings.max_turns + _SETUP_CPU_SECONDS,
-                wall_seconds=settings.sandbox_wall_seconds,
                 memory_bytes=settings.sandbox_memory_mb << 20,
                 calls=2 * settings.max_task_calls + 100,  # look-ups count here too
             ),

@@ -124,8 +124,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_adapters: Count = 8
     """Adapters that the embedded model server holds at once. Those that nothing needs make room for others; a task
     whose adapter finds none waits."""
-    engine_max_in_flight: Count = 64
-    """Requests in flight to one model server, per runner."""
     engine_timeout_seconds: Seconds = 600
     """Limit for one completion, after which another model server, or a hosted model again, is tried."""
     engine_load_timeout_seconds: Seconds = 120
@@ -205,8 +203,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Sandbox and live APIs
     sandbox_cpu_seconds: Seconds = 5
     """CPU time of one turn's code."""
-    sandbox_wall_seconds: Seconds = 60
-    """Wall time of one turn's code, API calls included, but not their waits for a `Retry-After`."""
     sandbox_memory_mb: Count = 256
     """Memory that one session may add to a warm interpreter."""
     sandbox_project_memory_mb: Count = 4096

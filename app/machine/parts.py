@@ -117,7 +117,6 @@ def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
     """The model servers of the settings. An async context manager."""
     return HttpEngine(
         urls_in(settings.engine_urls),
-        max_in_flight=settings.engine_max_in_flight,
         timeout=settings.engine_timeout_seconds,
         load_timeout=settings.engine_load_timeout_seconds,
         requirements=ServerRequirements(

@@ -64,7 +64,6 @@ async def _engine(settings: Settings) -> AsyncIterator[SharedServers | Subproces
     if urls:
         async with SharedServers(
             urls,
-            max_in_flight=settings.engine_max_in_flight,
             timeout=settings.engine_timeout_seconds,
             load_timeout=settings.engine_load_timeout_seconds,
             separate_base=settings.engine_separate_base,
