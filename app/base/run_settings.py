@@ -67,7 +67,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Offer skills. False: every task alone, without a library."""
     crowding: Annotated[int, msgspec.Meta(ge=0, le=100)] = 2
     """`rollout`: up to so many skills of other scenarios are offered beside those found, as a grown library does,
-    within SAGE_SKILLS_OFFERED. 0: none.
+    within the three that a task is offered. 0: none.
     """
     retrieval: str = "scenario"
     """How skills are found for a task in rollouts: a name of the entry-point group `sage.retrieval`. The gate

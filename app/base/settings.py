@@ -194,8 +194,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retrieval: str = "fused"
     """How skills are found for a task: a name of the entry-point group `sage.retrieval`, or `module:attribute`;
     `fused` combines the others."""
-    skills_offered: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
-    """Skills offered to a task, at most."""
     skills_withheld: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
     """Share of tasks that are offered no skills although some fit, chosen by a hash of the task. They show what
     the skills are worth (`GET /v1/skills/value`), and runs learn from them to do without."""

@@ -103,7 +103,6 @@ def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions, files: Ind
         sessions,
         open_embedder=embedder.resolve_model,
         retrieval=parts.retrieval,
-        limit=settings.skills_offered,
         files=files,
     )
 

@@ -11,6 +11,7 @@ from app.base.values import Offer
 from app.engine.protocol import Embedder
 from app.skills.extract import Draft
 from app.skills.search import (
+    OFFERED,
     IndexedSkill,
     OptionalEmbedder,
     Query,
@@ -38,7 +39,7 @@ class InMemoryLibrary:
         embedder: Embedder | None = None,
         *,
         retrieval: Retrieval = fused,
-        limit: int = 3,
+        limit: int = OFFERED,
         grown: Sequence[GrownSkill] = (),
     ) -> None:
         """A task is offered at most `limit` skills."""

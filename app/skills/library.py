@@ -24,6 +24,7 @@ from app.skills.index_files import IndexFiles, apply_changes, open_index
 from app.skills.offers import offer_of
 from app.skills.provenance import SkillOrigin
 from app.skills.search import (
+    OFFERED,
     OpenEmbedder,
     OptionalEmbedder,
     Query,
@@ -77,7 +78,7 @@ class Library:
         embedder: Embedder | None = None,
         *,
         retrieval: Retrieval = fused,
-        limit: int = 3,
+        limit: int = OFFERED,
         clock: Callable[[], float] = time.monotonic,
         open_embedder: OpenEmbedder | None = None,
         files: IndexFiles | None = None,

@@ -10,7 +10,7 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -357,13 +357,16 @@ FUSED = FusionWeights(
 )
 
 
+OFFERED: Final = 3  # skills, to a task at most
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The task that skills are retrieved for."""
 
     instruction: str
     scenario: str | None = None
     vector: Vector | None = None  # (D,) of the instruction; None: not needed, or no embedder works
-    limit: int = 3
+    limit: int = OFFERED
     trace: RetrievalTrace | None = None  # keeps what is compared
 
 

@@ -75,6 +75,7 @@ from app.releases.tools import Catalogs, ProjectSecrets
 from app.skills import admission, evidence, offers
 from app.skills.keeping import SkillKeeping, SkillReplays, call_of
 from app.skills.library import Library
+from app.skills.search import OFFERED
 from app.skills.selection import SkillSelection, skill_run_of
 from app.tasks import calls, masking, queue, turns
 from app.tasks.context import TaskContext, exploration_of, is_open, task_of
@@ -640,9 +641,8 @@ class TaskExecutor:
         for left in reversed(range(_SANDBOX_TRIES)):
             resume = await journal.resume_state()
             gateway = self.gateway(row, context, journal.secrets, journal=journal)
-            limit = self.settings.skills_offered
             with phase(Phase.PROMPT):
-                offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
+                offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=OFFERED)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
             try:

@@ -74,7 +74,7 @@ INVALID: list[tuple[str, str]] = [
     ("SAGE_TEMPERATURE", "nan"),
     ("SAGE_LEASE_SECONDS", "0"),
     ("SAGE_MAX_TASK_SECONDS", "inf"),
-    ("SAGE_SKILLS_OFFERED", "-1"),
+    ("SAGE_RUNNERS", "-1"),
     ("SAGE_RETRIEVAL", "best"),
     ("SAGE_CHAT_TEMPLATE_KWARGS", "enable_thinking=false"),
     ("SAGE_CHAT_TEMPLATE_KWARGS", "[]"),

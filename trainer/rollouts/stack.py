@@ -50,7 +50,7 @@ async def open_stack(
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(ForkedSandbox())
-        new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered, grown))
+        new_library = await stack.enter_async_context(_libraries(rule, grown))
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
         own_time = msgspec.structs.replace(limits or RolloutLimits.of(settings), counts_generation=False)
@@ -97,8 +97,6 @@ def engine_count(settings: Settings) -> int:
 
 
 @asynccontextmanager
-async def _libraries(
-    retrieval: Retrieval, limit: int, grown: Sequence[GrownSkill]
-) -> AsyncIterator[LibraryFactory]:
+async def _libraries(retrieval: Retrieval, grown: Sequence[GrownSkill]) -> AsyncIterator[LibraryFactory]:
     async with local_embedder() if needs_embeddings(retrieval) else nullcontext() as embedder:
-        yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, limit=limit, grown=grown)
+        yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, grown=grown)

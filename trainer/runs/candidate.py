@@ -38,7 +38,7 @@ from app.skills import store as skills
 from app.skills.admission import has_proved_itself, stored_manifest
 from app.skills.in_memory_library import GrownSkill
 from app.skills.index_files import indexed
-from app.skills.search import IndexedSkill
+from app.skills.search import OFFERED, IndexedSkill
 from app.skills.visibility import SkillVersion, newest_visible, owners_for
 from trainer.atomic_write import write_atomically
 from trainer.evaluation.local import Evaluator, evaluation_settings, held_out, only_known
@@ -255,7 +255,7 @@ async def _circumstances(job: Job, sessions: Sessions, active: tables.Release) -
     async with sessions() as session:
         project = projects.settings_of(await projects.by_id(session, job.project_id))
     grown = [str(each.indexed.offer.skill_id) for each in await grown_skills(sessions, job.project_id)]
-    return [str(active.id), msgspec.to_builtins(project), grown, job.deployment.skills_offered]
+    return [str(active.id), msgspec.to_builtins(project), grown, OFFERED]
 
 
 async def _results(
