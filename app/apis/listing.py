@@ -73,7 +73,7 @@ _FIELDS = 8
 _INNER_FIELDS = 4
 _DEPTH = 2  # of lists and objects within one another
 _CHARS = 60  # of a type, a field, or the values of one
-_CONSIDERED = 300  # fields of one object
+_CONSIDERED = 300  # fields of one object, or arguments of one operation
 _VALUES = 20  # of an enumeration
 
 
@@ -229,7 +229,7 @@ def _cut(text: str) -> str:
 
 
 _WORD = re.compile(r"[a-z0-9]+")
-_QUERY_WORDS_CHARS = 10_000
+_QUERY_CHARS = 10_000
 _WORDS = 40  # of a query that count
 _KINDS: Final = {
     "read": "list show get read fetch find search retrieve view look see browse display print query filter "
@@ -269,7 +269,7 @@ def read_query(text: str) -> OperationQuery:
     >>> read_query("How many flows are there?")
     OperationQuery(kind='count', verb='how', terms={'flow': 1.0}, many=True)
     """
-    words = _WORD.findall(text[:_QUERY_WORDS_CHARS].lower())[:_WORDS]
+    words = _WORD.findall(text[:_QUERY_CHARS].lower())[:_WORDS]
     kind = _kind(words)
     verb = next((word for word in words if KIND_OF.get(word) == kind), "")
     terms: dict[str, float] = {}
@@ -309,7 +309,6 @@ _SHORTEST = 320  # characters to which a line may be cut, so that there are more
 _FEWEST = 12  # lines of a page, where they can have _LEAST
 _LEAST = 80  # characters
 _SUMMARY = 120
-_SHORT_SIGNATURE_CONSIDERED = 300  # arguments or fields of one operation
 _REQUIRED: WeakKeyDictionary[App, frozenset[str]] = WeakKeyDictionary()  # names, kept as long as the app is
 
 
@@ -376,12 +375,12 @@ def short_signature(operation: Operation, limit: int, words: SignatureWords, *, 
     line = _line(operation, [*required, *([LEFT_OUT] if optional else [])], start, [LEFT_OUT] if fields else [])
     left = limit - len(line)
     of_fields = sum(len(each) + 2 for each in fields)
-    shown = _short_signature_chosen(optional, words, left - min(of_fields, left // 2))
+    shown = _fitting(optional, words, left - min(of_fields, left // 2))
     left -= sum(len(optional[name]) + 2 for name in shown)
-    kept = _short_signature_chosen({name: name for name in fields}, words, left)
+    kept = _fitting({name: name for name in fields}, words, left)
     arguments = [*required, *_marked([optional[each] for each in optional if each in shown], optional)]
     line = _line(operation, arguments, start, _marked([each for each in fields if each in kept], fields))
-    return _short_signature_cut(line, limit)
+    return _shortened(line, limit)
 
 
 def _required_by(app: App) -> frozenset[str]:
@@ -393,17 +392,17 @@ def _required_by(app: App) -> frozenset[str]:
 
 def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:
     call = f"{operation.name}({', '.join(arguments)})"
-    return signature_line(call, f"{start}{', '.join(fields)}", _short_signature_cut(operation.summary, _SUMMARY))
+    return signature_line(call, f"{start}{', '.join(fields)}", _shortened(operation.summary, _SUMMARY))
 
 
-def _short_signature_cut(text: str, chars: int) -> str:
+def _shortened(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[: chars - len(LEFT_OUT)]}{LEFT_OUT}"
 
 
-def _short_signature_chosen(texts: dict[str, str], words: SignatureWords, left: int) -> set[str]:
+def _fitting(texts: dict[str, str], words: SignatureWords, left: int) -> set[str]:
     """The names of those that fit, the most likely first."""
     chosen = set[str]()
-    for name in sorted(islice(texts, _SHORT_SIGNATURE_CONSIDERED), key=words.rank):
+    for name in sorted(islice(texts, _CONSIDERED), key=words.rank):
         if len(texts[name]) + 2 <= left:
             left -= len(texts[name]) + 2
             chosen.add(name)

@@ -419,7 +419,7 @@ class _Shape:
         self._left = _SHAPE_FIELDS
 
     def of(self, schema: dict[str, Json], depth: int) -> Json:
-        fields = _api_docs_fields(schema)
+        fields = _fields_of(schema)
         if fields and depth and len(fields) <= self._left:
             self._left -= len(fields)
             return {name: self.of(field, depth - 1) for name, field in fields.items()}
@@ -432,7 +432,7 @@ class _Shape:
         return f"{type_name(schema)}: {chosen}" if chosen else type_name(schema)
 
 
-def _api_docs_fields(schema: dict[str, Json]) -> dict[str, Json]:
+def _fields_of(schema: dict[str, Json]) -> dict[str, Json]:
     """Of an object of several kinds, those that any kind has."""
     has_kinds = set(type_name(schema).split(" or ")) <= {"object", "null"}
     kinds = islice(schema.get("anyOf", ()), _BRANCHES) if has_kinds else ()
@@ -531,7 +531,7 @@ _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
     "show_signatures": show_signatures,
     "search": search,
 }
-_BUILT_IN_CALLS_LEAST = 300  # characters of a look-up, however many a turn makes
+_LEAST_ROOM = 300  # characters of a look-up, however many a turn makes
 _READ_CHARS = 10_000  # of an argument
 _ROOMS = 1_000  # look-ups whose next pages go on where the first ended
 
@@ -554,7 +554,7 @@ class LookUps:
         """
         if turn != self._turn:
             self._turn, self._left = turn, self.chars
-        room = Room(max(self._left, _BUILT_IN_CALLS_LEAST), self._instruction)
+        room = Room(max(self._left, _LEAST_ROOM), self._instruction)
         read = {name: each[:_READ_CHARS] if isinstance(each, str) else each for name, each in arguments.items()}
         asked = _digest(operation, read)
         if read.get("page", 1) == 1:

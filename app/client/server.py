@@ -82,9 +82,8 @@ class SageClient:
 
     def lines(self, path: str, **query: object) -> Iterator[bytes]:
         """The lines of a response, as they arrive. Raises ServerError, also where the response breaks off."""
-        params = {name: str(value) for name, value in query.items() if value is not None}
         try:
-            with self._http.stream("GET", path, params=params) as response:
+            with self._http.stream("GET", path, params=_params(query)) as response:
                 if not response.is_success:
                     response.read()
                     _json(response)

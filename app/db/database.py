@@ -299,7 +299,7 @@ def refused(url: str, error: DBAPIError) -> DatabaseError:
     )
 
 
-_COLUMN_TYPES_LOST = "\N{REPLACEMENT CHARACTER}"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class CleanText(TypeDecorator[str]):
@@ -322,7 +322,7 @@ def clean_text(value: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value.replace("\x00", _COLUMN_TYPES_LOST)
+    return value.replace("\x00", _REPLACEMENT)
 
 
 def to_json(value: Json) -> str:

@@ -17,7 +17,8 @@ from app.machine.routes import ReadinessCheck, readiness
 from app.projects import audit
 from app.releases import store as releases
 from app.runs import store as runs
-from app.tasks import queue as queue_depth
+from app.tasks import queue
+from app.tasks.queue import QueueDepth
 from app.web.access import Db
 from app.web.pages import Visitor, page
 
@@ -42,7 +43,7 @@ _MEANINGS: Final = {
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What all projects share."""
 
-    queue: queue_depth.QueueDepth
+    queue: QueueDepth
     servers: Sequence[ModelServer]
     serving: Mapping[str, list[str]]  # by adapter, the releases that serve with it
     runners: Sequence[tables.RunnerProcess]
@@ -79,7 +80,7 @@ async def _fleet(session: AsyncSession, servers: Sequence[ModelServer], disks: S
         serving.setdefault(release.model, []).append(f"{project}, release {release.number}")
     swaps = (await audit.page(session, None, actions=_SWAPS, limit=10)).items
     return Fleet(
-        queue=await queue_depth.read(session),
+        queue=await queue.read(session),
         servers=servers,
         serving=serving,
         runners=await runners.live(session),

@@ -210,7 +210,7 @@ async def start_child(child: ChildProcess, logs: Path) -> StartedChild:
     return StartedChild(child, process, path, start, kills())
 
 
-_PROBE_SECONDS = 10.0  # of one request
+_PROBE_SECONDS = 10.0  # of one request; longer than the timeout of the checks of /readyz
 _INTERVAL = 5.0  # seconds between two looks
 
 
@@ -304,7 +304,6 @@ _STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
 _RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
 _START_DEATHS = 3  # of a child, after which `ready` gives up
 _QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
-_SUPERVISE_PROBE_SECONDS = 10.0  # longer than the timeout of the checks of /readyz
 
 
 class ProcessError(AppError):
@@ -369,7 +368,7 @@ class Supervisor:
         try:
             async with (
                 asyncio.timeout(kept.child.start_seconds),
-                httpx.AsyncClient(timeout=_SUPERVISE_PROBE_SECONDS, trust_env=False) as client,
+                httpx.AsyncClient(timeout=_PROBE_SECONDS, trust_env=False) as client,
             ):
                 while missing := await _not_ready(client, kept.child.ready):
                     self._raise_if_one_died()

@@ -280,8 +280,6 @@ def connect_api(
         fields = connection.ask()
     if fields and not connection.store(fields):
         return
-    # Imported here for the same reason as ServerSession.
-
     before = connection.stored()
     consent = connection.authorize()
     open_address(consent, browser=browser)

@@ -418,7 +418,7 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
     if "swagger" in document:
         document = as_openapi(document, source)
     references = References(document)
-    base, variables = _openapi_server(document, source)
+    base, variables = _document_server(document, source)
     defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
     parsed, left_out = operations(name, document, references, defaults)
     if not parsed and left_out:
@@ -464,7 +464,7 @@ def _check_version(document: Mapping[str, Json]) -> None:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
 
 
-def _openapi_server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapping[str, Json]]:
+def _document_server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapping[str, Json]]:
     """The first server, absolute if the source is, and its variables."""
     servers = document.get("servers") or [{"url": "/"}]
     if not isinstance(servers, list) or not isinstance(servers[0], Mapping):
@@ -482,7 +482,7 @@ def _other_servers(document: Mapping[str, Json], source: str | None) -> Iterator
     """Those after the first that have an address. One that cannot be read is left out."""
     for entry in (document.get("servers") or [])[1 : _OTHER_SERVERS + 1]:
         try:
-            base, variables = _openapi_server({"servers": [entry]}, source)
+            base, variables = _document_server({"servers": [entry]}, source)
         except ApiDocumentError:
             continue
         base = with_defaults(base, variables)

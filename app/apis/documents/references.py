@@ -261,7 +261,7 @@ class _Union:
                 self._result[word] = value
 
 
-_REFERENCES_DEPTH = 8  # of nested references; below this a schema is reduced to its type
+_NESTED = 8  # of nested references; below this a schema is reduced to its type
 _ALIASES = 20  # references that point to another reference
 _REFERENCE_CHARS = 2_000
 _LOOK_UP_STEPS = 10
@@ -331,7 +331,7 @@ class References:
                 target = self._lookup(reference, where)
             except UnknownTargetError:  # the server knows better
                 target = {}
-            if depth >= _REFERENCES_DEPTH:
+            if depth >= _NESTED:
                 kind = target.get("type") if isinstance(target, Mapping) else None
                 self._schemas[key] = _typed(kind)
             else:

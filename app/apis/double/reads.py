@@ -25,7 +25,7 @@ from app.apis.pagination import first_page, items_of, next_page, size_of
 from app.base.errors import HostError
 from app.base.values import Json
 
-_ROWS: Final = 50  # of a list that are looked at
+_ROWS: Final = 50  # of a list that are looked at, or kept of an answer
 _DEPTH: Final = 4
 _MOST: Final = 200  # differences
 
@@ -180,12 +180,11 @@ _ROUNDS: Final = 5  # of a new plan, after answers that the document does not de
 _FAILURES: Final = 5  # one after the other, after which no other call is made
 _PAUSES: Final = (429, 503)
 _LEFT: Final = re.compile(r"(x-)?rate-?limit-remaining(-\w+)?")
-_READS_ROWS: Final = 50  # of a list in an answer that are kept
 _NAMES: Final = 200  # of an object, which may be a map
 _NODES: Final = 20_000
 _CHARS: Final = 1_000  # of a text
 _INTEGERS: Final = 2**62
-_READS_DEPTH: Final = 8  # of an answer, and of what a schema says of its names
+_ANSWER_DEPTH: Final = 8  # of an answer, and of what a schema says of its names
 _SCHEMAS: Final = 2_000  # that are looked at for one answer
 _BYTES: Final = 256 << 10  # of an answer
 
@@ -393,13 +392,13 @@ class _Cut:
 
     def of(self, value: Json, depth: int) -> Json:
         self._left -= 1
-        if self._left < 0 or depth > _READS_DEPTH:
+        if self._left < 0 or depth > _ANSWER_DEPTH:
             return None
         if isinstance(value, dict):
             inner = islice(value.items(), _NAMES)
             return {_text(str(name)): self.of(each, depth + 1) for name, each in inner}
         if isinstance(value, list):
-            return [self.of(each, depth + 1) for each in value[:_READS_ROWS]]
+            return [self.of(each, depth + 1) for each in value[:_ROWS]]
         if isinstance(value, str):
             return _text(value)
         if isinstance(value, float):
@@ -503,7 +502,7 @@ def _inside(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
         if kind_of(schema) == "object" and not fields:
             values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
             inner += [(each, (*place, "*")) for each in values if isinstance(each, dict)]
-        waiting.extend(inner if len(place) < _READS_DEPTH else [])
+        waiting.extend(inner if len(place) < _ANSWER_DEPTH else [])
 
 
 def _page_size(operation: Operation) -> dict[str, Json]:

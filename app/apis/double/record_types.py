@@ -149,7 +149,7 @@ _Samples: TypeAlias = Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]]
 _GENERIC: Final = {"record", "item", "row", "document", "doc", "entry", "object", "entity", "element", "content"}
 """What a record of any kind is called."""
 _NO_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
-_RECORD_TYPES_WORDS: Final = re.compile(r"[a-z]{2,20}([-_ ]?[a-z]{2,20}){0,2}", re.IGNORECASE)
+_NAMED_KIND: Final = re.compile(r"[a-z]{2,20}([-_ ]?[a-z]{2,20}){0,2}", re.IGNORECASE)
 _SERVER_SET: Final = re.compile(
     r"(created|updated|modified|changed|inserted|lastmodified|lastupdated)(at|on|date|time|timestamp|by)?|schema|rev"
 )
@@ -190,7 +190,7 @@ def is_word(key: str) -> bool:
     >>> [is_word(each) for each in ("articles", "line-items", "tbl7Qx", "9f3a", "user@home", "xkcdq")]
     [True, True, False, False, False, False]
     """
-    return _RECORD_TYPES_WORDS.fullmatch(key) is not None and all(
+    return _NAMED_KIND.fullmatch(key) is not None and all(
         re.search("[aeiouy]", each) is not None and re.search("[^aeiouy]{5}", each) is None
         for each in split_words(key)
     )
