@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
@@ -67,6 +67,7 @@ from app.web.access import Db
 from app.web.fields import AppName, Text
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page
+from app.web.problem import AnyRequest
 
 
 class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +117,7 @@ class ApiPages(Controller):
     @post("/new-api", opt={"scope": "admin"})
     async def register(
         self,
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         readers: NamedDependency[ApiReaders],
@@ -143,7 +144,7 @@ def _done(api: ApiView) -> str:
     return " ".join([f"Registered {api.name} with {len(api.operations)} operations.", *remarks])
 
 
-async def _file(request: Request[Any, Any, Any]) -> str | None:
+async def _file(request: AnyRequest) -> str | None:
     """Raises InvalidError for one that is no text."""
     file = (await request.form()).get("file")
     if not isinstance(file, UploadFile) or not file.filename:
@@ -214,7 +215,7 @@ class ApiPage(Controller):
     async def call(
         self,
         name: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         readers: NamedDependency[ApiReaders],
@@ -259,7 +260,7 @@ class ApiPage(Controller):
     async def set_practice(
         self,
         name: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         document_reader: NamedDependency[DocumentReader],
@@ -310,7 +311,7 @@ class ApiPage(Controller):
         self,
         name: FromPath[str],
         scheme: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         http_client: NamedDependency[httpx.AsyncClient],
@@ -339,7 +340,7 @@ class ApiPage(Controller):
         self,
         name: FromPath[str],
         scheme: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         document_reader: NamedDependency[DocumentReader],
@@ -359,7 +360,7 @@ class ApiPage(Controller):
         self,
         name: FromPath[str],
         scheme: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         http_client: NamedDependency[httpx.AsyncClient],
@@ -454,14 +455,14 @@ class OperationPage(Controller):
         session: Db,
         document_reader: NamedDependency[DocumentReader],
     ) -> Response[str]:
-        return await _api_operation_page(visit, session, document_reader, OperationPlace(api, operation))
+        return await _operation_page(visit, session, document_reader, OperationPlace(api, operation))
 
     @post()
     async def change(
         self,
         api: FromPath[str],
         operation: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         document_reader: NamedDependency[DocumentReader],
@@ -469,7 +470,7 @@ class OperationPage(Controller):
         place = OperationPlace(api, operation)
         form = await read_form(request, OperationFields)
         if form.value is None:
-            return await _api_operation_page(visit, session, document_reader, place, form)
+            return await _operation_page(visit, session, document_reader, place, form)
         try:
             changed = await set_for_operation(
                 session, visit.access, visit.project, place, form.value.patch(), document_reader
@@ -488,10 +489,10 @@ async def _refused(
     what: tuple[Form[OperationFields], AppError],
 ) -> Response[str]:
     form, error = what
-    return await _api_operation_page(visit, session, reader, place, form.refused(error))
+    return await _operation_page(visit, session, reader, place, form.refused(error))
 
 
-async def _api_operation_page(
+async def _operation_page(
     visit: Visit,
     session: AsyncSession,
     reader: DocumentReader,
@@ -570,7 +571,7 @@ class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _READ = 10  # documents
-_CALLABLE_APIS_SHOWN = 30  # operations of each
+_OPERATIONS_SHOWN = 30  # operations of each
 
 
 class CallableApi(msgspec.Struct, frozen=True, kw_only=True):
@@ -614,7 +615,7 @@ async def _read(
     has_token = row.token is not None or row.secret is not None
     return CallableApi(
         name=row.name,
-        operations=app.operations[:_CALLABLE_APIS_SHOWN],
+        operations=app.operations[:_OPERATIONS_SHOWN],
         total=len(app.operations),
         reads=frozenset(name for name, traits in app.traits.items() if traits.safe),
         credentials=shared_credentials(app.schemes, stored, has_token=has_token),

@@ -4,7 +4,7 @@ A form may be made out of the type of some settings. Fields of nested settings a
 `limits.queued_tasks`. What has no simple field is written as JSON.
 """
 
-import inspect as inspect_module
+import inspect
 import re
 import textwrap
 from collections.abc import Mapping
@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from litestar import Request
-from msgspec import inspect
 from msgspec import inspect as types
 
 from app.base.errors import AppError, InvalidError
@@ -129,9 +128,9 @@ def readable(message: str, kind: type[Any], field: str) -> str:
 
 def _description(kind: type[Any], name: str) -> str:
     """Of the field's type, as the REST API documents it."""
-    fields: Any = inspect.type_info(kind)
+    fields: Any = types.type_info(kind)
     of_field = next((each.type for each in fields.fields if each.encode_name == name), None)
-    known = of_field.extra_json_schema or {} if isinstance(of_field, inspect.Metadata) else {}
+    known = of_field.extra_json_schema or {} if isinstance(of_field, types.Metadata) else {}
     return str(known.get("description", ""))
 
 
@@ -311,7 +310,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[types.Field, ...]:
 def _sections(kind: type[Any]) -> dict[str, str]:
     """The last comment of the class above each field."""
     found, section = {}, ""
-    for line in textwrap.dedent(inspect_module.getsource(kind)).splitlines():
+    for line in textwrap.dedent(inspect.getsource(kind)).splitlines():
         if line.startswith("    # "):
             section = line.removeprefix("    # ")
         elif match := re.match(r"    (\w+): ", line):

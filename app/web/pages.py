@@ -11,7 +11,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
@@ -45,7 +44,7 @@ from app.projects import store as projects
 from app.projects.authorization import find_project, read_access
 from app.web import formats
 from app.web.access import ANY_KEY, Access, Connection, Db
-from app.web.problem import HANDLERS, Problem
+from app.web.problem import HANDLERS, AnyRequest, Problem
 
 _PROJECT_COOKIE = "sage_project"  # the one that was looked at last
 THEME_COOKIE = "sage_theme"
@@ -100,7 +99,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 Visitor: TypeAlias = NamedDependency[Visit]
 
 
-async def provide_visit(request: Request[Any, Any, Any]) -> Visit:
+async def provide_visit(request: AnyRequest) -> Visit:
     """The guard has made it: a dependency that raises would leave the session of the request open."""
     visit: Visit = request.state["visit"]
     return visit
@@ -204,11 +203,9 @@ def session_cookie(connection: Connection, secret: str) -> Cookie:
     return Cookie(
         key=cookie_name(connection),
         value=secret,
-        path="/console",
         max_age=int(keys.SESSION.total_seconds()) if secret else 0,
-        httponly=True,
         secure=is_secure(connection),
-        samesite="strict",
+        **_COOKIE,
     )
 
 
@@ -223,7 +220,7 @@ def is_secure(connection: Connection) -> bool:
     return connection.url.scheme == "https" or public.startswith("https:")
 
 
-async def _refuse_forged(request: Request[Any, Any, Any], csrf: str) -> None:
+async def _refuse_forged(request: AnyRequest, csrf: str) -> None:
     check_origin(request)
     sent = request.headers.get(_CSRF_HEADER) or (await request.form()).get(_CSRF_FIELD)
     if not isinstance(sent, str) or not hmac.compare_digest(sent.encode("utf-8", "replace"), csrf.encode()):
@@ -234,7 +231,6 @@ _YEAR = 365 * 24 * 3600
 Following = Annotated[str, QueryParameter(name="next")]
 
 _MOST_BYTES = 20_000  # of the form, which is read before anyone is known
-_AnyRequest = Request[Any, Any, Any]
 
 
 class SignInPages(Controller):
@@ -242,7 +238,7 @@ class SignInPages(Controller):
 
     @get()
     async def ask(
-        self, request: _AnyRequest, following: Following = "", link: FromQuery[str] = ""
+        self, request: AnyRequest, following: Following = "", link: FromQuery[str] = ""
     ) -> Response[str]:
         """Nothing is used up yet: whatever opens links by itself must not take the place of a person."""
         name = None
@@ -254,7 +250,7 @@ class SignInPages(Controller):
         return _form(following, link=link, name=name)
 
     @post(request_max_body_size=_MOST_BYTES)
-    async def sign_in(self, request: _AnyRequest, session: Db) -> Response[Any]:
+    async def sign_in(self, request: AnyRequest, session: Db) -> Response[Any]:
         check_origin(request)
         form = await request.form()
         link, key, following = (str(form.get(name, "")).strip() for name in ("link", "key", "next"))
@@ -270,13 +266,13 @@ class SessionPages(Controller):
     opt = {"scope": ANY_KEY}  # noqa: RUF012
 
     @post("/sign-out")
-    async def sign_out(self, request: _AnyRequest, session: Db) -> Response[Any]:
+    async def sign_out(self, request: AnyRequest, session: Db) -> Response[Any]:
         await keys.end(session, request.state["secret"])
         await session.commit()
         return Redirect(SIGN_IN, status_code=303, cookies=[session_cookie(request, "")])
 
     @post("/theme")
-    async def set_theme(self, request: _AnyRequest) -> Response[Any]:
+    async def set_theme(self, request: AnyRequest) -> Response[Any]:
         form = await request.form()
         theme = Cookie(key=THEME_COOKIE, value=str(form.get("theme", "")), path="/console", max_age=_YEAR)
         theme.httponly, theme.samesite = True, "strict"
@@ -286,7 +282,7 @@ class SessionPages(Controller):
 _USED = "This link was used already or has expired. Print a new one with `sage console`, or sign in with a key."
 
 
-async def _begin(request: _AnyRequest, session: AsyncSession, link: str, key: str) -> str:
+async def _begin(request: AnyRequest, session: AsyncSession, link: str, key: str) -> str:
     """The secret of a new session. Raises UnauthorizedError, LimitError."""
     if link:
         await read_access(request, link, keys.key_of_link)
@@ -313,7 +309,7 @@ def _own(address: str) -> str:
     return address if plain and address.isprintable() else HOME
 
 
-_Answer = Callable[[Request[Any, Any, Any], Any], Response[Problem]]
+_Answer = Callable[[AnyRequest, Any], Response[Problem]]
 SIGN_IN = "/console/sign-in"
 
 
@@ -322,15 +318,15 @@ async def show_nothing(path: FromPath[str], visit: Visitor) -> None:  # noqa: AR
     raise NotFoundError(f"the console has no page {path}")
 
 
-def _page_of(answer: _Answer) -> Callable[[Request[Any, Any, Any], Any], Response[str]]:
-    def show(request: Request[Any, Any, Any], error: Any) -> Response[str]:
+def _page_of(answer: _Answer) -> Callable[[AnyRequest, Any], Response[str]]:
+    def show(request: AnyRequest, error: Any) -> Response[str]:
         problem = answer(request, error)
         return _problem_page(request, problem.content, problem.headers)
 
     return show
 
 
-def _sign_in_first(request: Request[Any, Any, Any], error: UnauthorizedError) -> Response[Any]:
+def _sign_in_first(request: AnyRequest, error: UnauthorizedError) -> Response[Any]:
     """Lead to the sign-in and back. A link from another site comes without the cookie: the browser is asked to
     follow it once more, from here.
     """
@@ -344,7 +340,7 @@ def _sign_in_first(request: Request[Any, Any, Any], error: UnauthorizedError) ->
     return Redirect(f"{SIGN_IN}?{urlencode({'next': address})}", status_code=303, cookies=ended)
 
 
-def _problem_page(request: Request[Any, Any, Any], problem: Problem, headers: Any) -> Response[str]:
+def _problem_page(request: AnyRequest, problem: Problem, headers: Any) -> Response[str]:
     before = urlsplit(request.headers.get("referer", ""))
     own = before.netloc == request.headers.get("host") and before.path.startswith("/console")
     html = render(
@@ -366,7 +362,6 @@ PROBLEM_PAGES: ExceptionHandlersMap = {
 _NAME = "sage_notice"
 _SECONDS = 60
 _MOST = 1_000  # characters: cookies have 4 kB
-_NOTICES_COOKIE: dict[str, Any] = {"key": _NAME, "path": "/console", "httponly": True, "samesite": "strict"}
 
 
 def kept(notice: str) -> list[Cookie]:
@@ -377,7 +372,7 @@ def kept(notice: str) -> list[Cookie]:
     (None, None)
     """
     value = urlsafe_b64encode(notice[:_MOST].encode()).decode().rstrip("=")
-    return [Cookie(value=value, max_age=_SECONDS, **_NOTICES_COOKIE)]
+    return [Cookie(key=_NAME, value=value, max_age=_SECONDS, **_COOKIE)]
 
 
 def read(cookies: Mapping[str, str | None]) -> str | None:
@@ -390,7 +385,7 @@ def read(cookies: Mapping[str, str | None]) -> str | None:
 
 def shown(notice: str | None) -> Sequence[Cookie]:
     """Forget a notice that the answer shows."""
-    return [Cookie(value="", max_age=0, **_NOTICES_COOKIE)] if notice else []
+    return [Cookie(key=_NAME, value="", max_age=0, **_COOKIE)] if notice else []
 
 
 class NavigationEntry(msgspec.Struct, frozen=True):
@@ -478,7 +473,7 @@ def _environment() -> Environment:
     return environment
 
 
-_CODE_MOST = 100_000  # characters that are highlighted: the rest of a page would wait for more
+_HIGHLIGHTED = 100_000  # characters that are highlighted: the rest of a page would wait for more
 
 
 def code_block(text: str, language: str = "python") -> Markup:
@@ -488,7 +483,7 @@ def code_block(text: str, language: str = "python") -> Markup:
     </code></pre>
     """
     text = visible(text)
-    if len(text) > _CODE_MOST:
+    if len(text) > _HIGHLIGHTED:
         return Markup('<pre class="code" tabindex="0"><code>{}</code></pre>').format(text)
     marked = highlight(text, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))
     return Markup(f'<pre class="code" tabindex="0"><code>{marked}</code></pre>')  # escaped by pygments
@@ -504,7 +499,7 @@ def json_block(value: Json) -> Markup:
     return code_block(msgspec.json.format(msgspec.json.encode(readable(value)), indent=2).decode(), "json")
 
 
-_ASSETS_DIRECTORY = Path(__file__).parent / "static"
+_ASSETS = Path(__file__).parent / "static"
 _MEDIA_TYPES = {"style.css": "text/css", "console.js": "text/javascript"}
 _KEEP = "public, max-age=31536000, immutable"
 
@@ -526,11 +521,11 @@ def asset_url(name: str) -> str:
 
 @cache
 def _content(name: str) -> bytes:
-    return (_ASSETS_DIRECTORY / name).read_bytes()
+    return (_ASSETS / name).read_bytes()
 
 
 def _digest(content: bytes) -> str:
-    return sha256(content).hexdigest()[:16]
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 _HEADERS = {

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.params import FromPath, FromQuery
 
 from app.apis.approvals import store as approvals
@@ -13,6 +13,7 @@ from app.db.tables import ApprovalState
 from app.web.access import Db
 from app.web.forms import read_form
 from app.web.pages import Visitor, after_change, page, visit_project
+from app.web.problem import AnyRequest
 
 _WAITING, _DECIDED = 20, 50
 
@@ -45,7 +46,7 @@ class ApprovalPages(Controller):
 
     @post("/{approval_id:uuid}")
     async def decide(
-        self, approval_id: FromPath[UUID], request: Request[Any, Any, Any], visit: Visitor, session: Db
+        self, approval_id: FromPath[UUID], request: AnyRequest, visit: Visitor, session: Db
     ) -> Response[Any]:
         """Raises ConflictError if somebody was faster, or it has expired."""
         row = await approvals.get(session, approval_id, visit.access.project_id)

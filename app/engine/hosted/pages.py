@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Redirect
@@ -16,6 +16,7 @@ from app.releases.hosted_models import HostedModels
 from app.web.access import Db
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page
+from app.web.problem import AnyRequest
 
 
 class HostedModelPages(Controller):
@@ -29,7 +30,7 @@ class HostedModelPages(Controller):
     @post()
     async def add(
         self,
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         hosted_endpoints: NamedDependency[HostedModels],
