@@ -17,9 +17,8 @@ from litestar.response import Redirect
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis import failed_calls
+from app.apis import failed_calls, trials
 from app.apis import store as apis
-from app.apis import trials as api_trials
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential, bearer
 from app.apis.credentials.requests import CredentialView, shared_credentials
@@ -106,8 +105,8 @@ class ApiPages(Controller):
             id_: [CredentialView.stored(row, None) for row in found if admin or not row.principal]
             for id_, found in stored.items()
         }
-        trials = await api_trials.of_project(session, visit.project.id)
-        summaries = [ApiSummary.of(row, visit.project.name, trials.get(row.id)) for row in rows]
+        tried = await trials.of_project(session, visit.project.id)
+        summaries = [ApiSummary.of(row, visit.project.name, tried.get(row.id)) for row in rows]
         return page(visit, "apis.html", apis=summaries, credentials=views)
 
     @get("/new-api", opt={"scope": "admin"})
@@ -235,7 +234,7 @@ class ApiPage(Controller):
     async def trial(self, name: FromPath[str], visit: Visitor, session: Db) -> Response[str]:
         """The part of the page that changes while the API is tried."""
         row = await apis.get(session, visit.project.id, name, document=False)
-        trial = TrialView.full(await api_trials.of_api(session, row.id), turns=True)
+        trial = TrialView.full(await trials.of_api(session, row.id), turns=True)
         return page(visit, "api_trial.html", name=name, trial=trial)
 
     @post("/trial", opt=_ADMIN)
@@ -392,7 +391,7 @@ async def _page(
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
         return page(visit, "api_unreadable.html", api=row, problem=str(error))
-    trial = await api_trials.of_api(session, row.id)
+    trial = await trials.of_api(session, row.id)
     api = ApiView.full(row, visit.project.name, app, stored, trial)
     parts = words.lower().split()
     found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
@@ -612,12 +611,11 @@ async def _read(
         app: AppView = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:
         return CallableApi(name=row.name, problem=str(error))
-    has_token = row.token is not None or row.secret is not None
     return CallableApi(
         name=row.name,
         operations=app.operations[:_OPERATIONS_SHOWN],
         total=len(app.operations),
         reads=frozenset(name for name, traits in app.traits.items() if traits.safe),
-        credentials=shared_credentials(app.schemes, stored, has_token=has_token),
+        credentials=shared_credentials(app.schemes, stored, has_token=row.has_token),
         variables=app.variables,
     )

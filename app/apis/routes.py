@@ -20,11 +20,11 @@ from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
-from app.apis import trials as api_trials
+from app.apis import trials
 from app.apis.calls.http_call import HttpCaller
 from app.apis.calls.live_calls import AuthenticatedCaller, Callers, RequestSecrets
 from app.apis.catalog import LeftOut
-from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
 from app.apis.credentials.requests import CredentialView, shared_credentials
 from app.apis.credentials.stored_credentials import PreparedCredential, StoredCredentials, prepare
 from app.apis.documents.fetch import check_server, server_remark
@@ -122,7 +122,7 @@ class TrialView(TrialSummary, frozen=True, kw_only=True):
 
     @classmethod
     def full(cls, trial: ShownTrial | None, *, turns: bool = False) -> "TrialView":
-        tried = [] if trial is None else api_trials.tried_of(trial.row)
+        tried = [] if trial is None else trials.tried_of(trial.row)
         return TrialView(questions=[TriedView.of(each, turns=turns) for each in tried], **_fields(trial))
 
 
@@ -138,7 +138,7 @@ class ApiTrialController(Controller):
         """With the turns of the agent."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        return TrialView.full(await api_trials.of_api(session, row.id), turns=True)
+        return TrialView.full(await trials.of_api(session, row.id), turns=True)
 
     @post(
         opt={"scope": "admin"},
@@ -157,7 +157,7 @@ class ApiTrialController(Controller):
 async def renew_trial(session: AsyncSession, project_id: UUID, name: str) -> ShownTrial:
     """Raises NotFoundError."""
     api = await apis.get(session, project_id, name, document=False)
-    row = await api_trials.renew(session, project_id, api.id, wanted=True)
+    row = await trials.renew(session, project_id, api.id, wanted=True)
     await session.commit()
     return ShownTrial(row)
 
@@ -172,7 +172,7 @@ def _fields(trial: ShownTrial | None) -> dict[str, Json]:
         "release": None if made is None else made.release,
         "model": None if made is None else made.hosted or made.model,
         "outdated_by": None if made is None or row.finished_at is None else made.outdated_by,
-        "state": "running" if api_trials.is_under_way(row) else row.state.value,
+        "state": "running" if trials.is_under_way(row) else row.state.value,
         "right": row.correct,
         "asked": row.asked,
         "reason": row.reason,
@@ -250,7 +250,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             operations=app.operations,
             prompt_signatures=app.prompt_signatures,
             left_out=app.left_out,
-            credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
+            credentials=shared_credentials(app.schemes, stored, has_token=row.has_token),
             trial=TrialView.full(trial),
             remarks=list(remarks),
             **_computed(row, project),
@@ -261,14 +261,10 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
 def _computed(row: tables.Api, project: str) -> dict[str, Any]:
     naming = presentation_of(row).naming
     return {
-        "has_token": _has_token(row),
+        "has_token": row.has_token,
         "links": ConsoleLinks.to(f"/console/apis/{row.name}", project),
         "naming": naming,
     }
-
-
-def _has_token(row: tables.Api) -> bool:
-    return row.token is not None or row.secret is not None
 
 
 class ApiController(Controller):
@@ -305,9 +301,9 @@ class ApiController(Controller):
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
         """Sorted by name. Tokens are never shown."""
         owner = await find_project(session, access, project)
-        trials = await api_trials.of_project(session, owner.id)
+        tried = await trials.of_project(session, owner.id)
         return [
-            ApiSummary.of(row, owner.name, trials.get(row.id)) for row in await apis.of_project(session, owner.id)
+            ApiSummary.of(row, owner.name, tried.get(row.id)) for row in await apis.of_project(session, owner.id)
         ]
 
     @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
@@ -321,9 +317,9 @@ class ApiController(Controller):
     ) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        stored = await api_credentials.of_api(session, row.id)
+        stored = await credentials.of_api(session, row.id)
         app = await read_api(document_reader, session, row, row.bind)
-        return ApiView.full(row, owner.name, app, stored, await api_trials.of_api(session, row.id))
+        return ApiView.full(row, owner.name, app, stored, await trials.of_api(session, row.id))
 
     @patch(
         "/{name:str}",
@@ -400,7 +396,7 @@ async def register_api(
         practice=data.practice,
     )
     if before and before["secrets_for"] != app.server:
-        await api_credentials.end_attempts(session, row.id)
+        await credentials.end_attempts(session, row.id)
     stored = await _complete(session, access, row, before, data, prepared)
     await manifest.update_tools(session, serving, [data.name], access.actor)
     if former is not None and former.app is not None and former.app.digest != app.digest:
@@ -437,7 +433,7 @@ async def change_api(
     for column, value in apis.sealed(session, data.bearer_token).items():
         setattr(row, column, value)
     stored = await _complete(session, access, row, before, data)
-    trial = await api_trials.of_api(session, row.id)
+    trial = await trials.of_api(session, row.id)
     await session.commit()
     return ApiView.full(row, owner.name, app, stored, trial)
 
@@ -467,10 +463,10 @@ async def _complete(
     detail: dict[str, Json] = {"name": row.name, "before": before, "after": apis.about(row)}
     if data.bearer_token is not UNSET:
         detail["token"] = "removed" if data.bearer_token is None else "stored"
-        await api_credentials.forget_uses(session, row.id)
+        await credentials.forget_uses(session, row.id)
     detail |= {"credentials": [each.scheme for each in prepared]} if prepared else {}
     await audit.add(session, row.project_id, None, access.actor, AuditAction.API_CHANGED, detail)
-    return await api_credentials.of_api(session, row.id)
+    return await credentials.of_api(session, row.id)
 
 
 async def _trial(
@@ -480,9 +476,9 @@ async def _trial(
     now = apis.about(row)
     same = all(before.get(each) == now[each] for each in ("digest", "presentation", "server"))
     if same and data.trial is UNSET:
-        return await api_trials.of_api(session, row.id)
+        return await trials.of_api(session, row.id)
     wanted = None if data.trial is UNSET else data.trial
-    return ShownTrial(await api_trials.renew(session, row.project_id, row.id, wanted=wanted))
+    return ShownTrial(await trials.renew(session, row.project_id, row.id, wanted=wanted))
 
 
 class _Former(msgspec.Struct, frozen=True):
@@ -508,7 +504,7 @@ async def _check_server(session: AsyncSession, former: _Former, app: AppView, da
     """Raises ApiDocumentError for secrets that would stay, and go to another server."""
     row = former.row
     held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
-    for each in await api_credentials.of_api(session, row.id):
+    for each in await credentials.of_api(session, row.id):
         if each.value is not None and (each.principal or each.scheme not in data.credentials):
             held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))
     held += ["bind"] if data.bind is UNSET and row.bind else []
@@ -621,18 +617,18 @@ async def call_api(
     document = await tools.api_document(session, row)
     content = await manifest_store.document(session, row.id, row.digest)
     request = read_request(row, row.bind)
-    held = frozenset(await api_credentials.usable(session, row.id, data.principal))
+    held = frozenset(await credentials.usable(session, row.id, data.principal))
     await session.commit()  # no transaction is held during the call
     plan = CallPlan(data.operation, data.arguments, held, document.token is not None)
     call = await readers.document_reader.sample_call(request, content, plan)
     call = msgspec.structs.replace(call, app=tools.trusting(call.app, document))
-    credentials = StoredCredentials(readers.sessions, readers.http_client, [document], data.principal)
-    secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
+    stored = StoredCredentials(readers.sessions, readers.http_client, [document], data.principal)
+    secrets = RequestSecrets(data.variables, stored, None, SecretValues())
     async with McpServers(readers.http_client, readers.mcp_commands) as servers:
         special = mcp_callers(servers, owner.id, data.principal, _SECONDS)
         callers = Callers(HttpCaller(readers.http_client, timeout=_SECONDS), special)
         view = await _made(call, AuthenticatedCaller(callers, secrets), data)
-    return msgspec.structs.replace(view, credentials=credentials.used)
+    return msgspec.structs.replace(view, credentials=stored.used)
 
 
 async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:

@@ -7,9 +7,8 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import JSON, Row, Text, cast, func, literal, select, update
+from sqlalchemy import JSON, Row, Select, Text, cast, func, literal, select, update
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import update as sql_update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
@@ -71,9 +70,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
 
 async def find(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> tables.Api | None:
     """An API without its document, as it is now; None if there is no such API."""
-    query = select(tables.Api).where(tables.Api.project_id == project_id, tables.Api.name == name)
-    query = query.execution_options(populate_existing=True)
-    query = query.options(WITHOUT_DOCUMENT)
+    query = _named(project_id, name).options(WITHOUT_DOCUMENT)
     return await session.scalar(query.with_for_update(key_share=True) if lock else query)
 
 
@@ -137,8 +134,8 @@ def comparison_of(row: tables.Api) -> Comparison | None:
 
 
 async def store_comparison(session: AsyncSession, api_id: UUID, comparison: Comparison) -> None:
-    update = sql_update(tables.Api).where(tables.Api.id == api_id)
-    await session.execute(update.values(comparison=msgspec.to_builtins(comparison)))
+    values = {"comparison": msgspec.to_builtins(comparison)}
+    await session.execute(update(tables.Api).where(tables.Api.id == api_id).values(values))
 
 
 async def secrets_for(session: AsyncSession, api_id: UUID) -> str | None:
@@ -176,8 +173,7 @@ async def of_all_projects(session: AsyncSession) -> Sequence[tables.Api]:
 
 
 async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> tables.Api:
-    query = select(tables.Api).where(tables.Api.project_id == project_id, tables.Api.name == name)
-    query = query.execution_options(populate_existing=True)
+    query = _named(project_id, name)
     row = await session.scalar(query if document else query.options(WITHOUT_DOCUMENT))
     if row is None:
         raise _unknown(name)
@@ -194,32 +190,37 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
         raise _unknown(name)
 
 
+def _named(project_id: UUID, name: str) -> Select[tables.Api]:
+    query = select(tables.Api).where(tables.Api.project_id == project_id, tables.Api.name == name)
+    return query.execution_options(populate_existing=True)
+
+
 def _unknown(name: str) -> NotFoundError:
     return NotFoundError(f"this project has no API named {name!r}; GET /v1/apis lists them")
 
 
-_api, _change = tables.Api, tables.ApiChange
+_change = tables.ApiChange
 _PAGE = 100
 
 
 async def claim_due(session: AsyncSession, hours: float) -> UUID | None:
     """An API whose document was last fetched so long ago; it is not due again for as long. Or None."""
-    checked = func.coalesce(_api.checked_at, _api.created_at)
+    checked = func.coalesce(tables.Api.checked_at, tables.Api.created_at)
     due = (
-        select(_api.id)
-        .where(_api.source.like("http%"), checked < func.clock_timestamp() - timedelta(hours=hours))
+        select(tables.Api.id)
+        .where(tables.Api.source.like("http%"), checked < func.clock_timestamp() - timedelta(hours=hours))
         .order_by(checked)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
-    claimed = update(_api).where(_api.id == due.scalar_subquery()).values(checked_at=func.clock_timestamp())
-    return await session.scalar(claimed.returning(_api.id))
+    claimed = update(tables.Api).where(tables.Api.id == due.scalar_subquery()).returning(tables.Api.id)
+    return await session.scalar(claimed.values(checked_at=func.clock_timestamp()))
 
 
 async def checked(session: AsyncSession, api_id: UUID, failure: str | None = None) -> None:
     """Record that the document was fetched, or why it could not be."""
     values = {"checked_at": func.clock_timestamp(), "check_failure": failure}
-    await session.execute(update(_api).where(_api.id == api_id).values(values))
+    await session.execute(update(tables.Api).where(tables.Api.id == api_id).values(values))
 
 
 async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[tables.ApiChange]:

@@ -228,6 +228,10 @@ class Api(Entity):
     )
     comparison: Mapped[dict[str, Any] | None] = mapped_column(JSONB)  # `apis.Comparison`, the latest
 
+    @property
+    def has_token(self) -> bool:
+        return self.token is not None or self.secret is not None
+
 
 class ApiChange(Entity):
     """The difference that a document had when it was fetched again. Operations by name."""

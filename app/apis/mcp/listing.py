@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.calls.live_calls import lacking_scopes
-from app.apis.credentials import store as api_credentials
+from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import bearer
 from app.apis.credentials.oauth import answer
 from app.apis.credentials.schemes import Authentication
@@ -201,20 +201,20 @@ async def connected_listing(
     A token that is refused is renewed once. Raises ApiDocumentError.
     """
     async with sessions() as session:
-        rows = await api_credentials.of_api(session, api.id)
-    credentials = StoredCredentials(sessions, client, [api], first_principal(rows))
+        rows = await credentials.of_api(session, api.id)
+    stored = StoredCredentials(sessions, client, [api], first_principal(rows))
     app = bare_app(api.name, oauth)
     listed = app.operations[LIST_TOOLS.name]
     try:
         try:
-            return await fetch_listing(servers, url, await credentials.of(app, listed), oauth)
+            return await fetch_listing(servers, url, await stored.of(app, listed), oauth)
         except AccessRefusedError as refused:
             reason = f"Response status code is {refused.status}"
             renew = refused.status == 401
             scopes = [] if renew else lacking_scopes(refused.challenge)
-            if not await credentials.refused(app, listed, reason, renew=renew, scopes=scopes):
+            if not await stored.refused(app, listed, reason, renew=renew, scopes=scopes):
                 raise
-        return await fetch_listing(servers, url, await credentials.of(app, listed), oauth)
+        return await fetch_listing(servers, url, await stored.of(app, listed), oauth)
     except HostError as error:
         raise _refusal(url, error) from error
 
