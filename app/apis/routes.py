@@ -57,7 +57,7 @@ from app.sandbox.protocol import RefusalError
 from app.tasks.submission import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName, Text, columns
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ, problems
 from app.web.routes import DocumentRequest
 
 TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
@@ -131,7 +131,7 @@ class ApiTrialController(Controller):
     tags = ("APIs",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(summary="Show the trial of an API", responses=problems(400, 401, 403, 404))
+    @get(summary="Show the trial of an API", responses=READ)
     async def show_trial(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> TrialView:
@@ -140,12 +140,7 @@ class ApiTrialController(Controller):
         row = await apis.get(session, owner.id, name, document=False)
         return TrialView.full(await trials.of_api(session, row.id), turns=True)
 
-    @post(
-        opt={"scope": "admin"},
-        status_code=202,
-        summary="Try an API again",
-        responses=problems(400, 401, 403, 404),
-    )
+    @post(opt={"scope": "admin"}, status_code=202, summary="Try an API again", responses=READ)
     async def try_again(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> TrialView:
@@ -297,7 +292,7 @@ class ApiController(Controller):
         project = await find_project(session, access, data.project)
         return await register_api(session, access, project, data, readers, model_scope)
 
-    @get(summary="List APIs", responses=problems(400, 401, 403, 404))
+    @get(summary="List APIs", responses=READ)
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
         """Sorted by name. Tokens are never shown."""
         owner = await find_project(session, access, project)
@@ -306,7 +301,7 @@ class ApiController(Controller):
             ApiSummary.of(row, owner.name, tried.get(row.id)) for row in await apis.of_project(session, owner.id)
         ]
 
-    @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
+    @get("/{name:str}", summary="Show an API and its operations", responses=READ)
     async def show(
         self,
         name: FromPath[str],
@@ -325,7 +320,7 @@ class ApiController(Controller):
         "/{name:str}",
         opt={"scope": "admin"},
         summary="Change the token, the bindings or the practice of an API",
-        responses=problems(400, 401, 403, 404, 409),
+        responses=CHANGE,
     )
     async def change(
         self,
@@ -340,12 +335,7 @@ class ApiController(Controller):
         owner = await find_project(session, access, project)
         return await change_api(session, access, owner, name, data, document_reader)
 
-    @delete(
-        "/{name:str}",
-        opt={"scope": "admin"},
-        summary="Remove an API",
-        responses=problems(400, 401, 403, 404),
-    )
+    @delete("/{name:str}", opt={"scope": "admin"}, summary="Remove an API", responses=READ)
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """New tasks of any release cannot call it: its token is deleted."""
         owner = await find_project(session, access, project)
@@ -590,7 +580,7 @@ class ApiCallController(Controller):
     tags = ("APIs",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(status_code=200, summary="Test an API by one call", responses=problems(400, 401, 403, 404))
+    @post(status_code=200, summary="Test an API by one call", responses=READ)
     async def try_out(
         self,
         name: FromPath[str],

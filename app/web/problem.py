@@ -88,6 +88,12 @@ def problems(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
+READ = problems(400, 401, 403, 404)
+"""Of a handler that finds what it is asked about."""
+CHANGE = problems(400, 401, 403, 404, 409)
+"""Of one that may find it in a state in which it cannot be changed."""
+
+
 def problem_of(
     status: HTTPStatus,
     error: str,

@@ -19,7 +19,7 @@ from app.projects.authorization import project_filter, project_names
 from app.tasks import store as tasks
 from app.web.access import Caller, Db
 from app.web.fields import ConsoleLinks, Cursor, Limit, ProjectName, columns
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ
 
 DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
 
@@ -99,7 +99,7 @@ class ApprovalController(Controller):
     tags = ("Approvals",)
     opt = {"scope": "approvals"}  # noqa: RUF012
 
-    @get(summary="List approvals", responses=problems(400, 401, 403, 404))
+    @get(summary="List approvals", responses=READ)
     async def index(
         self,
         session: Db,
@@ -118,17 +118,12 @@ class ApprovalController(Controller):
         names = await project_names(session)
         return ApprovalPage([ApprovalSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
-    @get("/{approval_id:uuid}", summary="Show an approval", responses=problems(400, 401, 403, 404))
+    @get("/{approval_id:uuid}", summary="Show an approval", responses=READ)
     async def show(self, approval_id: FromPath[UUID], session: Db, access: Caller) -> ApprovalView:
         """The call with its arguments, and the decision if there is one."""
         return await view_approval(session, await approvals.get(session, approval_id, access.project_id))
 
-    @post(
-        "/{approval_id:uuid}",
-        status_code=200,
-        summary="Approve or refuse a call",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @post("/{approval_id:uuid}", status_code=200, summary="Approve or refuse a call", responses=CHANGE)
     async def decide(
         self,
         approval_id: FromPath[UUID],

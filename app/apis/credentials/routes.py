@@ -44,7 +44,7 @@ from app.projects.authorization import find_project
 from app.tasks.submission import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ
 
 _CLIENT = ("client_id", "client_secret", "client_auth", "client_scopes")
 
@@ -144,7 +144,7 @@ class CredentialController(Controller):
     tags = ("APIs",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @get("/credentials", summary="List the credentials of an API", responses=problems(400, 401, 403, 404))
+    @get("/credentials", summary="List the credentials of an API", responses=READ)
     async def list_credentials(
         self,
         name: FromPath[str],
@@ -160,11 +160,7 @@ class CredentialController(Controller):
         schemes = (await read_api(document_reader, session, row, row.bind)).schemes
         return [CredentialView.stored(each, schemes.get(each.scheme)) for each in rows]
 
-    @put(
-        "/credentials/{scheme:str}",
-        summary="Store credentials of an API",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @put("/credentials/{scheme:str}", summary="Store credentials of an API", responses=CHANGE)
     async def store_credentials(  # noqa: PLR0913 - the parameters of the route
         self,
         name: FromPath[str],
@@ -185,11 +181,7 @@ class CredentialController(Controller):
         place = CredentialPlace(name, scheme, principal)
         return await store_credential(session, access, owner, place, data, http_client, document_reader)
 
-    @delete(
-        "/credentials/{scheme:str}",
-        summary="Delete credentials of an API",
-        responses=problems(400, 401, 403, 404),
-    )
+    @delete("/credentials/{scheme:str}", summary="Delete credentials of an API", responses=READ)
     async def delete_credentials(
         self,
         name: FromPath[str],
@@ -203,7 +195,7 @@ class CredentialController(Controller):
         owner = await find_project(session, access, project)
         await delete_credential(session, access, owner, CredentialPlace(name, scheme, principal))
 
-    @get("/authorize", summary="Connect an API by OAuth", responses=problems(400, 401, 403, 404, 409))
+    @get("/authorize", summary="Connect an API by OAuth", responses=CHANGE)
     async def authorize(  # noqa: PLR0913 - the parameters of the route
         self,
         name: FromPath[str],

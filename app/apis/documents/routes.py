@@ -45,7 +45,7 @@ from app.releases.tools import presentation_of
 from app.skills import repairs
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName, Text
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ
 
 
 async def read_api(
@@ -246,7 +246,7 @@ class ApiChangeController(Controller):
     tags = ("APIs",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get("/changes", summary="List the changes of an API's document", responses=problems(400, 401, 403, 404))
+    @get("/changes", summary="List the changes of an API's document", responses=READ)
     async def list_changes(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> list[ApiChangeView]:
@@ -263,7 +263,7 @@ class ApiChangeController(Controller):
         opt={"scope": "admin"},
         status_code=200,
         summary="Fetch the document of an API again",
-        responses=problems(400, 401, 403, 404, 409),
+        responses=CHANGE,
     )
     async def refresh(
         self,
@@ -393,7 +393,7 @@ class ApiOperationController(Controller):
     tags = ("APIs",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(summary="List the operations of an API", responses=problems(400, 401, 403, 404))
+    @get(summary="List the operations of an API", responses=READ)
     async def list_operations(
         self,
         name: FromPath[str],
@@ -411,7 +411,7 @@ class ApiOperationController(Controller):
         "/{operation:str}",
         opt={"scope": "admin"},
         summary="Rename, describe, hide or mark an operation of an API",
-        responses=problems(400, 401, 403, 404, 409),
+        responses=CHANGE,
     )
     async def change_operation(
         self,

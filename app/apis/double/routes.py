@@ -23,7 +23,7 @@ from app.releases import manifest_store, tools
 from app.runs.practice import RealApi, read_real_api
 from app.web.access import Caller, Db
 from app.web.fields import ProjectName
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ
 
 _SECONDS: Final = 25.0  # of calls; whoever waits for the answer also waits for the document to be read
 _CALL_SECONDS: Final = 10.0
@@ -56,7 +56,7 @@ class ApiPracticeController(Controller):
     tags = ("APIs",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(summary="Show what can be practised on an API", responses=problems(400, 401, 403, 404))
+    @get(summary="Show what can be practised on an API", responses=READ)
     async def show_practice(
         self,
         name: FromPath[str],
@@ -69,12 +69,7 @@ class ApiPracticeController(Controller):
         owner = await find_project(session, access, project)
         return await practice_of(session, document_reader, await apis.get(session, owner.id, name, document=False))
 
-    @post(
-        opt={"scope": "admin"},
-        status_code=200,
-        summary="Compare an API with its document",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @post(opt={"scope": "admin"}, status_code=200, summary="Compare an API with its document", responses=CHANGE)
     async def compare(
         self,
         name: FromPath[str],

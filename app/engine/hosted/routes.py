@@ -25,7 +25,7 @@ from app.releases.hosted_models import HostedModels
 from app.tasks.experts import ExpertTasks, ExpertTasksRequest, do_again
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ, problems
 
 Url = Annotated[
     str,
@@ -101,7 +101,7 @@ class HostedModelController(Controller):
     tags = ("Hosted models",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(summary="Add a hosted model", responses=problems(400, 401, 403, 404, 409))
+    @post(summary="Add a hosted model", responses=CHANGE)
     async def add(
         self,
         data: JSONBody[HostedModelRequest],
@@ -115,20 +115,20 @@ class HostedModelController(Controller):
         row = await add_hosted(session, access, owner, data, hosted_endpoints)
         return HostedModelView.of(row, owner.name)
 
-    @get(summary="List hosted models", responses=problems(400, 401, 403, 404))
+    @get(summary="List hosted models", responses=READ)
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[HostedModelView]:
         """Sorted by name."""
         owner = await find_project(session, access, project)
         return [HostedModelView.of(row, owner.name) for row in await hosted_models.of_project(session, owner.id)]
 
-    @get("/{name:str}", summary="Show a hosted model", responses=problems(400, 401, 403, 404))
+    @get("/{name:str}", summary="Show a hosted model", responses=READ)
     async def show(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> HostedModelView:
         owner = await find_project(session, access, project)
         return HostedModelView.of(await hosted_models.get(session, owner.id, name), owner.name)
 
-    @patch("/{name:str}", summary="Change a hosted model", responses=problems(400, 401, 403, 404, 409))
+    @patch("/{name:str}", summary="Change a hosted model", responses=CHANGE)
     async def change(
         self,
         name: FromPath[str],
@@ -144,12 +144,7 @@ class HostedModelController(Controller):
         row = await change_hosted(session, access, owner, name, data, hosted_endpoints)
         return HostedModelView.of(row, owner.name)
 
-    @post(
-        "/{name:str}/probe",
-        status_code=200,
-        summary="Probe a hosted model",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @post("/{name:str}/probe", status_code=200, summary="Probe a hosted model", responses=CHANGE)
     async def probe(
         self,
         name: FromPath[str],
@@ -183,7 +178,7 @@ class HostedModelController(Controller):
         owner = await find_project(session, access, project)
         return await do_again(session, access, owner, name, data, limits)
 
-    @delete("/{name:str}", summary="Remove a hosted model", responses=problems(400, 401, 403, 404, 409))
+    @delete("/{name:str}", summary="Remove a hosted model", responses=CHANGE)
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """Refused while a release serves with it, or a task runs on it or waits for it. Its key is deleted; its
         name stays with its releases."""
