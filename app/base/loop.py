@@ -164,6 +164,19 @@ class Loop:
         return min(self._every, _MAX_PAUSE, 2.0 ** (min(self.failures, 10) - 1))
 
 
+class Looping:
+    """Runs its `_loop` while it is entered. A subclass sets it, and may do more at its exit."""
+
+    _loop: Loop
+
+    async def __aenter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+
 def running_loops() -> list[Loop]:
     """Those of the running event loop, as `asyncio.all_tasks` lists its tasks."""
     return sorted((each for each in _running if each.runs_here()), key=lambda each: each.name)
@@ -184,19 +197,12 @@ _INTERVAL = 0.5  # seconds between two signs
 _SIGN = b"READY=1\nWATCHDOG=1"  # systemd wants the first line once, and ignores it later
 
 
-class LivenessReporter:
+class LivenessReporter(Looping):
     """While entered, reports that the running event loop runs. Without an address it does nothing."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._loop = Loop("report a sign of life", self._report, _INTERVAL)
-
-    async def __aenter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     async def _report(self) -> None:
         report_life(self._address)

@@ -10,7 +10,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Self
 from uuid import UUID
 
 import psycopg
@@ -18,7 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import SettingError
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.settings import Settings
 from app.db.database import full_url
 
@@ -37,7 +36,7 @@ async def notify(session: AsyncSession, channel: str, payload: object = "") -> N
     await session.execute(select(func.pg_notify(channel, str(payload))))
 
 
-class NotificationListener:
+class NotificationListener(Looping):
     """Notifications are hints: the data is read from the tables, so a lost one costs only time."""
 
     def __init__(self, database_url: str, *, ping_seconds: float = 15.0, pooler: bool = False) -> None:
@@ -59,13 +58,6 @@ class NotificationListener:
     def on_release(self, callback: Callback) -> None:
         """Call back whenever a release may have changed."""
         self._release_callbacks.append(callback)
-
-    async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     @contextmanager
     def subscribe(self, subject: UUID) -> Iterator[asyncio.Event]:

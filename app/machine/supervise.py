@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import click
 import httpx
 import msgspec
 
 from app.base.errors import AppError
-from app.base.loop import UNRESPONSIVE, LivenessListener, Loop
+from app.base.loop import UNRESPONSIVE, LivenessListener, Loop, Looping
 from app.base.processes import end_with_parent
 from app.db import runners
 
@@ -269,7 +269,7 @@ class ReportProbe:
         """The listener outlives the process."""
 
 
-class HangWatch:
+class HangWatch(Looping):
     """While entered, calls `on_hang` once, with the reason, if there is no sign of life for so long."""
 
     def __init__(self, probe: LivenessProbe, limits: HangLimits, on_hang: Callable[[str], None]) -> None:
@@ -280,12 +280,8 @@ class HangWatch:
         self._timeout = min(_PROBE_SECONDS, limits.silent / 2)
         self._loop = Loop("watch a process", self._look, self._interval)
 
-    async def __aenter__(self) -> Self:
-        self._loop.start()
-        return self
-
     async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
+        await super().__aexit__()
         await self._probe.close()
 
     async def _look(self) -> None:

@@ -4,7 +4,6 @@ A task continues when a person has decided, or when nobody has in time.
 """
 
 from collections.abc import Callable
-from typing import Self
 from uuid import UUID
 
 import msgspec
@@ -14,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.approvals.gate import ShownCall
 from app.base.errors import ConflictError, NotFoundError, SettingError
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.values import Json
 from app.db import lease, results, tables
 from app.db.database import TRANSIENT, Sessions, execute, keys_of
@@ -229,19 +228,12 @@ log = structlog.get_logger(__name__)
 _SECONDS = 1.0
 
 
-class ApprovalExpiry:
+class ApprovalExpiry(Looping):
     """Expires approvals while it is entered. Any number of processes may."""
 
     def __init__(self, sessions: Sessions, *, pause: float = _SECONDS) -> None:
         self._sessions = sessions
         self._loop = Loop("expire approvals", self._expire, pause, expected=TRANSIENT)
-
-    async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     async def _expire(self) -> float | None:
         async with self._sessions.begin() as session:

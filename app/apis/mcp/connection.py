@@ -31,8 +31,9 @@ from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
 from app.apis.calls.http_call import REDIRECTS, Sending, WireRequest, redirect_refusal
+from app.apis.media_types import EVENT_STREAM
 from app.base.errors import HostError, NoConnectionError, SettingError, ShortageError
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.processes import shortage_of
 from app.base.untrusted import JsonError, decode_json
 from app.base.untrusted_http import BodyError, read_body
@@ -137,7 +138,6 @@ def _confined(server: McpCommand) -> list[str]:
     ]
 
 
-_EVENTS = "text/event-stream"
 _KEPT = ("content-type", "location", "mcp-session-id")
 _SESSION = "mcp-session-id"
 _OWN = {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
@@ -208,7 +208,7 @@ async def _answer(request: httpx2.Request, response: httpx.Response, ours: Excha
             headers.pop("location", None)
     if response.status_code == 404 and _SESSION in request.headers:
         ours.forgotten = True
-    if response.is_success and _media_type(response) == _EVENTS:
+    if response.is_success and _media_type(response) == EVENT_STREAM:
         stream = _Events(response, ours)
         return httpx2.Response(response.status_code, headers=headers, stream=stream, request=request)
     body = await read_body(response, ours.bytes_left)
@@ -531,7 +531,7 @@ class _Entry:
         self.used_at = time.monotonic()
 
 
-class McpServers:
+class McpServers(Looping):
     """Opens sessions through the gateway's client, and as commands that the operator permits.
 
     Beyond MAX_SESSIONS, the one that was idle longest is closed for a new one.
@@ -548,14 +548,10 @@ class McpServers:
         self._changed = changed
         self._entries: dict[McpTarget, _Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._sweeping = Loop("close idle MCP sessions", self._sweep, _SWEEP_SECONDS)
-
-    async def __aenter__(self) -> Self:
-        self._sweeping.start()
-        return self
+        self._loop = Loop("close idle MCP sessions", self._sweep, _SWEEP_SECONDS)
 
     async def __aexit__(self, *_: object) -> None:
-        await self._sweeping.stop()
+        await super().__aexit__()
         entries, self._entries = self._entries, {}
         for each in entries.values():
             self._close(each.connection)
