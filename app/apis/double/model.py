@@ -6,7 +6,6 @@ records, and names which field a parameter is about. An operation of which one o
 out, with a reason.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -16,7 +15,7 @@ from app.apis.catalog import App, LeftOut, Operation
 from app.apis.documents.protocols import parse_document
 from app.apis.double.documents import Body, Described, Reply, descriptions, segments
 from app.apis.double.meanings import Effect, ListQuery, effect_of, list_query
-from app.apis.double.record_types import is_word, names_person, with_types
+from app.apis.double.record_types import NOT_NAMES, Path, is_word, names_person, with_types
 from app.apis.double.shapes import (
     KEYS,
     Fits,
@@ -37,8 +36,6 @@ from app.base.errors import ApiDocumentError
 from app.base.values import Json
 
 Role = Literal["list", "get", "create", "replace", "update", "delete", "clear", "act", "read", "write"]
-Path = tuple[str, ...]
-"""Its segments, each parameter as `{}`."""
 
 HIDDEN: Final = "."
 """Begins the names of fields that no answer shows."""
@@ -48,7 +45,6 @@ NO_RECORDS: Final = "no schema shows the records that it is about"
 _ALIKE: Final = 0.6  # share of fields that two descriptions of the same records have in common
 _SEARCHING: Final = {"search", "query", "filter", "find", "list", "lookup", "all"}
 _ALL: Final = {"all", "every", "each", "clear", "clears", "empty", "empties", "purge", "purges", "matching"}
-_NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
 _PEOPLE: Final = ("user", "member", "person", "account", "employee", "contact", "customer")
 _COUNTING: Final = {"count", "total", "num", "number", "counter", "quantity"}
 _KEY_WORDS: Final = {"id", "ids", "uuid", "uuids", "guid", "identifier", "key"}
@@ -608,7 +604,7 @@ class _Reading:
     def _kind(self, path: Path, *, make: bool = True) -> _Kind:
         known = self._kinds.get(path)
         if known is None:
-            statics = [each for each in path if each != "{}" and not _NOT_NAMES.fullmatch(each)]
+            statics = [each for each in path if each != "{}" and not NOT_NAMES.fullmatch(each)]
             known = _Kind(path, noun_of(split_words(statics[-1])) if statics else "record")
             if make:
                 self._kinds[path] = known
@@ -771,9 +767,7 @@ def _unique_names(kinds: Mapping[Path, _Kind]) -> dict[Path, str]:
     """For each collection the static parts of its path, or all of it."""
     found: dict[Path, str] = {}
     for path in kinds:
-        short = "/".join(each for each in path if each != "{}" and not _NOT_NAMES.fullmatch(each)) or "/".join(
-            path
-        )
+        short = "/".join(each for each in path if each != "{}" and not NOT_NAMES.fullmatch(each)) or "/".join(path)
         found[path] = short if short not in found.values() else "/".join(path)
     return found
 

@@ -17,8 +17,8 @@ import msgspec
 
 from app.apis.catalog import App, Operation
 from app.apis.double.documents import segments
-from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Collection, Model, Modelled, Path
-from app.apis.double.record_types import is_generic, sample_key
+from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Collection, Model, Modelled
+from app.apis.double.record_types import Path, is_generic, sample_key
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, noun_of, type_name, value_at
 from app.apis.naming import split_words
 from app.apis.pagination import first_page, items_of, next_page, size_of

@@ -139,6 +139,7 @@ def _plain(values: Sequence[Json]) -> bool:
 
 
 Path: TypeAlias = tuple[str, ...]
+"""Its segments, each parameter as `{}`."""
 Scope: TypeAlias = tuple[str, ...]
 """The keys in the path of a list."""
 Rows: TypeAlias = list[dict[str, Json]]
@@ -148,7 +149,7 @@ _Samples: TypeAlias = Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]]
 
 _GENERIC: Final = {"record", "item", "row", "document", "doc", "entry", "object", "entity", "element", "content"}
 """What a record of any kind is called."""
-_NO_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
+NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
 _NAMED_KIND: Final = re.compile(r"[a-z]{2,20}([-_ ]?[a-z]{2,20}){0,2}", re.IGNORECASE)
 _SERVER_SET: Final = re.compile(
     r"(created|updated|modified|changed|inserted|lastmodified|lastupdated)(at|on|date|time|timestamp|by)?|schema|rev"
@@ -198,7 +199,7 @@ def is_word(key: str) -> bool:
 
 def is_generic(path: Path) -> bool:
     """Whether the path of a list does not say what its records are."""
-    named = [each for each in path if each != "{}" and not _NO_NAMES.fullmatch(each)]
+    named = [each for each in path if each != "{}" and not NOT_NAMES.fullmatch(each)]
     return "{}" in path and (not named or noun_of(split_words(named[-1])[-1:]) in _GENERIC or path[-1] == "{}")
 
 
