@@ -18,6 +18,7 @@ from app.apis.catalog import COMPLETE_TASK, App, Catalog, Operation, Parameter
 from app.apis.documents.schemas import short_repr
 from app.apis.naming import is_beginning, singular, split_words, word_set
 from app.apis.values import is_binary
+from app.base.text import shortened
 from app.base.values import Json
 
 _ALTERNATIVES = 100  # that the name of a type is made of
@@ -380,7 +381,7 @@ def short_signature(operation: Operation, limit: int, words: SignatureWords, *, 
     kept = _fitting({name: name for name in fields}, words, left)
     arguments = [*required, *_marked([optional[each] for each in optional if each in shown], optional)]
     line = _line(operation, arguments, start, _marked([each for each in fields if each in kept], fields))
-    return _shortened(line, limit)
+    return shortened(line, limit)
 
 
 def _required_by(app: App) -> frozenset[str]:
@@ -392,11 +393,7 @@ def _required_by(app: App) -> frozenset[str]:
 
 def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:
     call = f"{operation.name}({', '.join(arguments)})"
-    return signature_line(call, f"{start}{', '.join(fields)}", _shortened(operation.summary, _SUMMARY))
-
-
-def _shortened(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[: chars - len(LEFT_OUT)]}{LEFT_OUT}"
+    return signature_line(call, f"{start}{', '.join(fields)}", shortened(operation.summary, _SUMMARY))
 
 
 def _fitting(texts: dict[str, str], words: SignatureWords, left: int) -> set[str]:

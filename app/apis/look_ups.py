@@ -32,6 +32,7 @@ from app.apis.listing import (
 )
 from app.apis.naming import is_beginning, nearest, singular, split_words
 from app.base.errors import HostError
+from app.base.text import shortened
 from app.base.values import Json
 
 _WEIGHTS: Mapping[str, float] = {
@@ -214,10 +215,6 @@ def next_page(call: str, page: int) -> str:
     "apis.api_docs.search('mail', page=2)"
     """
     return f"apis.api_docs.{call.removesuffix(')')}, page={page + 1})".replace("(, ", "(")
-
-
-def shortened(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[: chars - len(MORE)]}{MORE}"
 
 
 def fitted(form: Json, chars: int, rank: Callable[[str], Any]) -> Json:

@@ -52,6 +52,14 @@ def visible_value(value: Json) -> Json:
     return [visible_value(each) for each in value] if isinstance(value, list) else value
 
 
+def shortened(text: str, chars: int) -> str:
+    """
+    >>> shortened("three mails", 8), shortened("mails", 8)
+    ('three...', 'mails')
+    """
+    return text if len(text) <= chars else f"{text[: chars - 3]}..."
+
+
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST = 100  # characters of a name that is compared
 _SHARED = 0.5  # the least part of all words that two names share

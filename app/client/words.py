@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from app.base.text import visible
+from app.base.text import shortened, visible
 
 _LONGEST_VALUE = 60  # characters of an argument, or an answer in a table
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -68,7 +68,8 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     >>> arguments_text({"to": "iris", "page": 2})
     "to='iris', page=2"
     """
-    return ", ".join(f"{name}={_cut(visible(repr(value)))}" for name, value in arguments.items())
+    shown = {name: shortened(visible(repr(value)), _LONGEST_VALUE) for name, value in arguments.items()}
+    return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def value_text(value: object) -> str:
@@ -77,11 +78,8 @@ def value_text(value: object) -> str:
     >>> value_text("three mails"), value_text({"mails": 3})
     ('three mails', '{"mails": 3}')
     """
-    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return shortened(text, _LONGEST_VALUE)
 
 
 def _shown(name: str, value: Any) -> str:
