@@ -99,14 +99,6 @@ async def get(session: AsyncSession, credential_id: UUID) -> tables.ApiCredentia
     return await session.get(_row, credential_id, populate_existing=True)
 
 
-async def of_scheme(session: AsyncSession, api_id: UUID, scheme: str, principal: str) -> tables.ApiCredential:
-    """Raises NotFoundError."""
-    found = await session.scalar(select(_row).where(*_which(api_id, scheme, principal)))
-    if found is None:
-        raise _unknown(scheme, principal)
-    return found
-
-
 async def delete(session: AsyncSession, api_id: UUID, scheme: str, principal: str) -> None:
     """Raises NotFoundError."""
     gone = sql_delete(_row).where(*_which(api_id, scheme, principal)).returning(_row.id)

@@ -208,7 +208,7 @@ async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays
             await put(api, document=_with_login("http://evil.test/v1"), credentials=_tokens("former-token"))
             async with api.sessions.begin() as session:
                 mail = await apis.get(session, api.demo.id, "mail", document=False)
-                former = await credentials.of_scheme(session, mail.id, "login", "")
+                [former] = await credentials.of_api(session, mail.id)
                 claim = await credentials.claim_renewal(session, former.id, 60)
                 assert claim is not None
             await put(api, document=_with_login("http://mail.test/v1"), credentials=_tokens(KEY))
@@ -219,7 +219,7 @@ async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays
                 else:
                     await credentials.fail_renewal(session, former.id, claim, "unknown", authorized=False)
             async with api.sessions() as session:
-                now = await credentials.of_scheme(session, mail.id, "login", "")
+                [now] = await credentials.of_api(session, mail.id)
                 with row(how):
                     assert KEY in keys_of(session).decrypt(now.value or "")
                     assert (now.authorized, now.failure) == (True, None)
