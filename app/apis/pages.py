@@ -54,7 +54,7 @@ from app.apis.routes import (
     remove_api,
     renew_trial,
 )
-from app.base.errors import ApiDocumentError, AppError, ConflictError, InvalidError
+from app.base.errors import ApiDocumentError, ConflictError, InvalidError
 from app.base.text import numbered
 from app.base.untrusted import JsonError, decode_json
 from app.db import tables
@@ -476,19 +476,8 @@ class OperationPage(Controller):
             )
         except (ConflictError, InvalidError) as error:
             await session.rollback()
-            return await _refused(visit, session, document_reader, place, (form, error))
+            return await _operation_page(visit, session, document_reader, place, form.refused(error))
         return after_change(visit.url(f"/console/apis/{api}") + "#operations", f"changed {changed.name}")
-
-
-async def _refused(
-    visit: Visit,
-    session: AsyncSession,
-    reader: DocumentReader,
-    place: OperationPlace,
-    what: tuple[Form[OperationFields], AppError],
-) -> Response[str]:
-    form, error = what
-    return await _operation_page(visit, session, reader, place, form.refused(error))
 
 
 async def _operation_page(

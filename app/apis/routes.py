@@ -81,17 +81,7 @@ class TriedView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, tried: Tried, *, turns: bool) -> "TriedView":
-        return cls(
-            question=tried.question,
-            right=tried.right,
-            given=tried.given,
-            correct=tried.correct,
-            stop=tried.stop,
-            detail=tried.detail,
-            calls=tried.calls,
-            tokens=tried.tokens,
-            turns=tried.turns if turns else (),
-        )
+        return cls(**columns(tried, TriedView, "turns"), turns=tried.turns if turns else ())
 
 
 class TrialSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from litestar.params import HeaderParameter, QueryParameter
 
 from app.base.errors import InvalidError
 from app.base.values import Json
-from app.db.tables import Base
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 Scenario: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
@@ -61,8 +60,8 @@ def in_utc(time: datetime | str | None, name: str = "time") -> datetime | None:
     return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time
 
 
-def columns(row: Base, view: type[msgspec.Struct], *others: str) -> dict[str, Json]:
-    """The fields of `view`, except `others`, by name.
+def columns(row: object, view: type[msgspec.Struct], *others: str) -> dict[str, Json]:
+    """The fields of `view`, except `others`, by name, of a row or another struct.
 
     Each has the name of its column. A field that is called otherwise in REST is renamed by
     `msgspec.field(name=...)`, so that it is still found here.

@@ -44,7 +44,7 @@ from app.releases.refresh import refresh_api
 from app.releases.tools import presentation_of
 from app.skills import repairs
 from app.web.access import Access, Caller, Db
-from app.web.fields import ProjectName, Text
+from app.web.fields import ProjectName, Text, columns
 from app.web.problem import CHANGE, READ
 
 
@@ -220,13 +220,7 @@ class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, row: tables.ApiChange, skills: Mapping[RepairOutcome | None, list[UUID]] = NOTHING) -> Self:
         return cls(
-            created_at=row.created_at,
-            digest=row.digest,
-            applied=row.applied,
-            added=row.added,
-            removed=row.removed,
-            changed=row.changed,
-            eased=row.eased,
+            **columns(row, ApiChangeView, "skills", "restored", "repaired", "retired"),
             skills=list(map(UUID, row.skills)),
             restored=skills.get(RepairOutcome.RESTORED, []),
             repaired=skills.get(RepairOutcome.REPAIRED, []),
