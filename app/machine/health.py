@@ -14,7 +14,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import read_request
 from app.apis.trials import TriedApi
 from app.base.errors import AppError
-from app.base.loop import BACKGROUND, Loop, faults_by_part
+from app.base.loop import BACKGROUND, Loop, Looping, faults_by_part
 from app.base.text import numbered
 from app.db import notify, runners, tables
 from app.db.database import TRANSIENT, Sessions
@@ -130,7 +130,7 @@ _SECONDS: Final = 30.0  # between looks for documents whose operations are not k
 _Version = tuple[str, str, bytes]  # of an API: its name, its document, and how that is presented
 
 
-class ScopeCheck:
+class ScopeCheck(Looping):
     """An API that only shares its name with one that the model knows counts once its document was read, in the
     background while this is entered. What a model was made for says nothing of an API that was tried.
     """
@@ -141,13 +141,7 @@ class ScopeCheck:
         self._loop = Loop("read operations of APIs", self.look, _SECONDS, expected=TRANSIENT)
 
     async def __aenter__(self) -> Self:
-        if self._scope.apis:
-            await self._loop.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._scope.apis:
-            await self._loop.stop()
+        return await super().__aenter__() if self._scope.apis else self
 
     async def warning(self) -> str:
         """How many there are; it shows no names. Empty if there are none."""
