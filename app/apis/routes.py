@@ -166,9 +166,6 @@ def _fields(trial: ShownTrial | None) -> dict[str, Json]:
     }
 
 
-_COMPUTED = ("has_token", "links", "naming", "trial")
-
-
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     """An API in a list. `server` overrides the server named in the document."""
 
@@ -191,12 +188,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: tables.Api, project: str, trial: ShownTrial | None) -> "ApiSummary":
-        return ApiSummary(
-            project=project,
-            trial=TrialSummary.of(trial),
-            **_computed(row, project),
-            **columns(row, ApiSummary, "project", *_COMPUTED),
-        )
+        return ApiSummary(trial=TrialSummary.of(trial), **_summary(row, project))
 
 
 class ApiView(ApiSummary, frozen=True, kw_only=True):
@@ -228,7 +220,6 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
         remarks: Sequence[str] = (),
     ) -> "ApiView":
         return ApiView(
-            project=project,
             description=app.description,
             base_url=app.base_url,
             variables=app.variables,
@@ -238,18 +229,14 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             credentials=shared_credentials(app.schemes, stored, has_token=row.has_token),
             trial=TrialView.full(trial),
             remarks=list(remarks),
-            **_computed(row, project),
-            **columns(row, ApiSummary, "project", *_COMPUTED),
+            **_summary(row, project),
         )
 
 
-def _computed(row: tables.Api, project: str) -> dict[str, Any]:
-    naming = presentation_of(row).naming
-    return {
-        "has_token": row.has_token,
-        "links": ConsoleLinks.to(f"/console/apis/{row.name}", project),
-        "naming": naming,
-    }
+def _summary(row: tables.Api, project: str) -> dict[str, Any]:
+    links = ConsoleLinks.to(f"/console/apis/{row.name}", project)
+    computed = {"project": project, "links": links, "naming": presentation_of(row).naming}
+    return computed | columns(row, ApiSummary, "trial", *computed)
 
 
 class ApiController(Controller):

@@ -10,6 +10,7 @@ from app.apis.credentials.credential import needed_fields
 from app.apis.credentials.schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
 from app.apis.credentials.store import STATIC_TOKEN
 from app.db import tables
+from app.web.fields import columns
 
 CredentialState = Literal["missing", "not_authorized", "insufficient_scope", "ready", "failing"]
 
@@ -51,18 +52,11 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
         failing = row.failed_at is not None and (row.used_at is None or row.failed_at >= row.used_at)
         state: CredentialState = "insufficient_scope" if row.wanted_scopes else "failing" if failing else "ready"
         return CredentialView(
-            scheme=row.scheme,
-            kind=row.kind,
-            principal=row.principal,
+            **columns(row, CredentialView, "state", "description", "send", "ways", "wanted_scopes"),
             state=state if row.authorized else "not_authorized",
             description=scheme.description if scheme else "",
             ways=[] if scheme is None else _ways(scheme),
             wanted_scopes=row.wanted_scopes or [],
-            expires_at=row.expires_at,
-            connected_at=row.connected_at,
-            used_at=row.used_at,
-            failed_at=row.failed_at,
-            failure=row.failure,
         )
 
     @classmethod
