@@ -47,14 +47,14 @@ class _Delta(msgspec.Struct, frozen=True):
     tool_calls: Any = None
 
 
-class _Choice(msgspec.Struct, frozen=True):
+class _PartChoice(msgspec.Struct, frozen=True):
     index: int = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
 
 
 class _Part(msgspec.Struct, frozen=True):
-    choices: list[_Choice] | None = None
+    choices: list[_PartChoice] | None = None
     usage: Any = None
     error: Any = None
 
@@ -409,7 +409,7 @@ class OpenAiChatModel:
             raise self._alien(str(error)) from error
         return self._read_choice(choice, reply, messages)
 
-    def _read_choice(self, choice: "_ClientChoice", reply: Json, messages: Sequence[Message]) -> RawAnswer:
+    def _read_choice(self, choice: "_Choice", reply: Json, messages: Sequence[Message]) -> RawAnswer:
         """Raises EngineError for an answer that broke off, EngineRefusalError for one without text or
         with too much.
         """
@@ -545,12 +545,8 @@ class OpenAiChatModel:
         return plain.replace(self._key, "***") if self._key else plain
 
 
-class _Message(msgspec.Struct):
+class _Message(_Delta, frozen=True):
     content: str | list[Any] | None = None  # null where the model refuses, or calls a tool
-    reasoning_content: Any = None
-    reasoning: Any = None
-    refusal: Any = None
-    tool_calls: Any = None
 
     def read(self) -> tuple[str, str, Thoughts]:
         """The text, a thought beside it, and where the thought was."""
@@ -569,13 +565,13 @@ class _Message(msgspec.Struct):
         return text, "", "tags" if _THOUGHT.match(text) else "none"
 
 
-class _ClientChoice(msgspec.Struct):
+class _Choice(msgspec.Struct):
     message: _Message
     finish_reason: str | None = None
 
 
 class _Reply(msgspec.Struct):
-    choices: list[_ClientChoice]
+    choices: list[_Choice]
 
 
 class _BoundedClient(httpx.AsyncClient):
