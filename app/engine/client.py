@@ -19,7 +19,7 @@ from app.engine.dispatch import Dispatcher, Occupancy, Resolve, Router, Servers,
 from app.engine.health import HealthChecks, HealthMonitor, probe_capabilities
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Capabilities, Replica, ReplicaLimits, ReplicaState, ServerRequirements, hash_blocks
-from app.engine.vllm import HttpEmbedder, ReplicaError
+from app.engine.vllm import ReplicaError
 
 
 class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +56,6 @@ def _without_user(url: str) -> str:
     """
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-__all__ = ["HttpEmbedder", "HttpEngine", "Replica", "Topology"]
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,10 +17,11 @@ from app.base.run_settings import RunSettings
 from app.base.settings import Settings, urls_in
 from app.db.database import Database, Sessions, open_database
 from app.db.notify import NotificationListener, check_pooler
-from app.engine.client import HttpEmbedder, HttpEngine, Topology
+from app.engine.client import HttpEngine, Topology
 from app.engine.health import HealthChecks
 from app.engine.replica import ServerRequirements
 from app.engine.tokenizer import ChatTokenizer
+from app.engine.vllm import HttpEmbedder
 from app.machine.model_checks import load_served
 from app.releases.adapter_store import AdapterDirectory, AdapterStore
 from app.skills.index_files import IndexFiles, IndexUpkeep

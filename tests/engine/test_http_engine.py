@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from app.base.errors import EngineError, EngineRefusalError
-from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
 from app.engine.protocol import RetryingEngine, Sampling
+from app.engine.vllm import HttpEmbedder
 from tests.support.engine_process import engine_process
 from tests.support.faulty_proxy import Fault, FaultyProxy, Forward, Reply, answering, faulty_proxy, sound
 from tests.support.tiny_model import make_model_dir

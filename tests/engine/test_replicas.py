@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from app.base.errors import EngineError, EngineRefusalError
-from app.engine.client import HttpEngine, Replica
+from app.engine.client import HttpEngine
 from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
+from app.engine.replica import Replica
 from tests.support.engine_process import engine_process
 from tests.support.faulty_proxy import (
     COMPLETIONS,

@@ -8,7 +8,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from app.base.errors import EngineError, EngineRefusalError
-from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.vllm import HttpEmbedder
 from app.model_server.embeddings import EmbeddingModel
 from tests.support.engine_process import engine_process
 from tests.support.tiny_model import make_model_dir
