@@ -856,6 +856,7 @@ RELEASE_MOVES = {
         ReleaseState.REJECTED,
     },  # a roll-back, or being rolled back by a watch
 }
+SERVING_STATES = (ReleaseState.ACTIVE, ReleaseState.CANARY)  # new tasks may be pinned to it
 
 
 class Release(Entity):
@@ -1089,6 +1090,7 @@ RUN_MOVES = {
     RunState.FAILED: {RunState.QUEUED},
     RunState.CANCELLED: {RunState.QUEUED},
 }
+OPEN_RUNS = (RunState.QUEUED, RunState.RUNNING)
 
 
 class Schedule(Entity):

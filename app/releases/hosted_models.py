@@ -26,7 +26,7 @@ from app.base.values import Json, hosted, hosted_id
 from app.db import tables
 from app.db.database import TRANSIENT, Sessions, keys_of
 from app.db.queries import in_array
-from app.db.tables import ReleaseState
+from app.db.tables import SERVING_STATES, ReleaseState
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.protocol import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.tokenizer import Message
@@ -135,7 +135,7 @@ async def serving(session: AsyncSession) -> Sequence[tables.HostedModel]:
     release = tables.Release
     serve = [  # a query for each state, as there is an index for each
         select(release.model).where(release.state == state, ~releases.is_local(release.model))
-        for state in (ReleaseState.ACTIVE, ReleaseState.CANARY)
+        for state in SERVING_STATES
     ]
     named = await session.scalars(union_all(*serve))
     which = in_array(_row.id, [each for each in map(hosted_id, named) if each is not None])

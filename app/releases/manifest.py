@@ -22,17 +22,17 @@ from app.base.errors import InvalidError
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Handle
-from app.db.tables import AuditAction, ReleaseState, SkillState
+from app.db.tables import SERVING_STATES, AuditAction, ReleaseState, SkillState
 from app.projects import audit
 from app.projects import store as projects
 from app.releases import manifest_store, trials_store
 from app.releases import store as releases
-from app.releases import tools as tool_documents
 from app.releases.manifest_store import SkillName, Tool
 from app.releases.tools import ApiDocument, api_documents, document_of, tools_of
 from app.skills import moves, sets
 
-_SERVER = "server"  # the actor of automatic changes
+SERVER = "server"  # the actor of automatic changes
+SkillsMode = Literal["restore", "keep"]
 
 
 async def restore(
@@ -43,9 +43,7 @@ async def restore(
     moved = msgspec.structs.asdict(await sets.restore(session, release.project_id, states))
     if previous.number > release.number:
         reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
-        of_canary = await moves.withdraw(
-            session, previous.id, release.project_id, reason, actor=_SERVER, state=out
-        )
+        of_canary = await moves.withdraw(session, previous.id, release.project_id, reason, actor=SERVER, state=out)
         moved["withdrawn"] = [*moved["withdrawn"], *of_canary]
     named = _named(moved)
     return {"skills": msgspec.to_builtins(named)} if named else {}
@@ -70,10 +68,6 @@ async def planned(
 
 def _named(moved: dict[str, list[tables.Skill]]) -> dict[str, list[SkillName]]:
     return {how: list(map(SkillName.of, rows)) for how, rows in moved.items() if rows}
-
-
-SkillsMode = Literal["restore", "keep"]
-SERVER = "server"  # the actor of automatic changes
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +132,7 @@ async def begin_serving(
 
 async def skills_of(session: AsyncSession, release: tables.Release) -> list[UUID]:
     """Ids, sorted, of the skills offered when it last stopped serving, or now if it serves or never did."""
-    if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
+    if release.skills is None or release.state in SERVING_STATES:
         return sorted(await sets.offered_skills(session, release.project_id))
     return sorted(await manifest_store.skill_states(session, release.skills))
 
@@ -191,9 +185,7 @@ async def lock_active(session: AsyncSession, project_id: UUID) -> tables.Release
     release = await releases.active(session, project_id)  # another one may have been activated while this waited
     await session.refresh(release)
     if release.tools is None:
-        release.tools = await manifest_store.store_tools(
-            session, project_id, await manifest_store.api_tools(session, project_id)
-        )
+        release.tools = await _present_tools(session, project_id)
         await session.flush()
     return release
 
@@ -281,9 +273,14 @@ async def _record_end(session: AsyncSession, previous: tables.Release, prompt_ha
     previous.skills = await manifest_store.store_skills(session, previous.project_id)
     previous.prompt = previous.prompt or prompt_of(previous.model, prompt_hash)
     if previous.tools is None:
-        registered = await manifest_store.api_tools(session, previous.project_id)
-        previous.tools = await manifest_store.store_tools(session, previous.project_id, registered)
+        previous.tools = await _present_tools(session, previous.project_id)
     await session.flush()
+
+
+async def _present_tools(session: AsyncSession, project_id: UUID) -> str:
+    """Store the registered APIs as a set. Returns its hash."""
+    registered = await manifest_store.api_tools(session, project_id)
+    return await manifest_store.store_tools(session, project_id, registered)
 
 
 async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
@@ -389,7 +386,7 @@ async def diff(
 
 async def _parts_of(session: AsyncSession, release: tables.Release) -> _Parts:
     prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
-    skills, tools = await skills_of(session, release), await tool_documents.tools_of(session, release)
+    skills, tools = await skills_of(session, release), await tools_of(session, release)
     return _Parts(set(skills), tools, prompt)
 
 

@@ -22,9 +22,11 @@ from app.base.values import Json, Probe
 from app.db import lease, tables
 from app.db.database import Handle, execute
 from app.db.queries import in_array
-from app.db.tables import ReleaseState, RunState, SkillState, TaskState
+from app.db.tables import OPEN_RUNS, SERVING_STATES, ReleaseState, RunState, SkillState, TaskState
 from app.releases.store import is_local
 from app.skills import sets
+
+_project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api
 
 
 async def put(
@@ -70,23 +72,21 @@ async def get(session: AsyncSession, digest: str) -> tables.Adapter:
 
 async def active(session: AsyncSession) -> set[str]:
     """Models of all active releases, but for hosted ones."""
-    release = tables.Release
-    query = select(release.model).where(release.state == ReleaseState.ACTIVE, is_local(release.model))
-    return set(await session.scalars(query))
+    return await _models(session, [ReleaseState.ACTIVE], is_local(_release.model))
 
 
 async def serving(session: AsyncSession) -> set[str]:
     """Models that new tasks may be pinned to: of active releases and of canaries, but for hosted ones."""
-    release, states = tables.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
-    query = select(release.model).where(release.state.in_(states), is_local(release.model))
-    return set(await session.scalars(query))
+    return await _models(session, SERVING_STATES, is_local(_release.model))
 
 
 async def hosted_serving(session: AsyncSession) -> set[str]:
     """Hosted models that new tasks may be pinned to."""
-    release, states = tables.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
-    query = select(release.model).where(release.state.in_(states), ~is_local(release.model))
-    return set(await session.scalars(query))
+    return await _models(session, SERVING_STATES, ~is_local(_release.model))
+
+
+async def _models(session: AsyncSession, states: Collection[ReleaseState], which: ColumnElement[bool]) -> set[str]:
+    return set(await session.scalars(select(_release.model).where(_release.state.in_(states), which)))
 
 
 async def projects_of(session: AsyncSession, model: str) -> Sequence[str]:
@@ -99,8 +99,7 @@ async def projects_of(session: AsyncSession, model: str) -> Sequence[str]:
 
 async def releases_with(session: AsyncSession, model: str) -> Sequence[tables.Release]:
     """Releases of the model that new tasks may be pinned to."""
-    states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
-    query = select(tables.Release).where(tables.Release.model == model, tables.Release.state.in_(states))
+    query = select(_release).where(_release.model == model, _release.state.in_(SERVING_STATES))
     return (await session.scalars(query)).all()
 
 
@@ -120,7 +119,7 @@ async def needed(session: AsyncSession) -> set[str]:
     release, run, unfinished = tables.Release, tables.TrainingRun, [TaskState.ACCEPTED, TaskState.RUNNING]
     pinned = select(tables.Task.release_id).where(tables.Task.state.in_(unfinished))
     shadowed = select(tables.Shadow.release_id).where(tables.Shadow.finished_at.is_(None))
-    training = select(run.id).where(run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+    training = select(run.id).where(run.state.in_(OPEN_RUNS))
     unexamined = and_(release.state == ReleaseState.CANDIDATE, release.evidence.is_(None))
     wanted = or_(
         release.id.in_(pinned),
@@ -135,9 +134,6 @@ async def needed(session: AsyncSession) -> set[str]:
 async def any_trains(session: AsyncSession) -> bool:
     """Whether a run goes on, in any project: it may have loaded adapters that no row knows."""
     return bool(await session.scalar(select(exists().where(tables.TrainingRun.state == RunState.RUNNING))))
-
-
-_project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api
 
 
 def learns_from_tasks(project_id: UUID | InstrumentedAttribute[UUID]) -> ColumnElement[bool]:

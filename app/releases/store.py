@@ -19,7 +19,7 @@ from app.base.values import BASE, HOSTED, Json, hosted_id
 from app.db import tables
 from app.db.notify import RELEASES, notify
 from app.db.queries import in_array
-from app.db.tables import RELEASE_MOVES, ReleaseState, RunState
+from app.db.tables import RELEASE_MOVES, SERVING_STATES, ReleaseState, RunState
 from app.projects import store as projects
 from app.projects.settings import kind_of
 from app.skills import moves
@@ -129,7 +129,7 @@ async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequ
     query = (
         select(tables.Project.name, release)
         .join(release, release.project_id == tables.Project.id)
-        .where(release.state.in_([ReleaseState.ACTIVE, ReleaseState.CANARY]))
+        .where(release.state.in_(SERVING_STATES))
         .order_by(tables.Project.name, release.number)
     )
     if project_id is not None:
@@ -279,7 +279,7 @@ async def move(session: AsyncSession, release: tables.Release, state: ReleaseSta
         if await session.scalar(select(entry.id).where(entry.id == model_id)) is None:
             raise ConflictError(f"the hosted model of release {release.number} was removed: activate another one")
     before, release.state = release.state, state
-    done = {_WAITING, _NEXT} if state in (ReleaseState.ACTIVE, ReleaseState.CANARY) else {_WAITING}
+    done = {_WAITING, _NEXT} if state in SERVING_STATES else {_WAITING}
     if release.evidence and not done.isdisjoint(release.evidence):
         release.evidence = {name: value for name, value in release.evidence.items() if name not in done}
     on_trial = ReleaseState.CANARY in (before, state)
@@ -302,8 +302,6 @@ async def _notified(session: AsyncSession, release: tables.Release) -> tables.Re
     await session.refresh(release)
     return release
 
-
-OPEN_RUNS = (RunState.QUEUED, RunState.RUNNING)
 
 _task, _run, _release, _learned = tables.Task, tables.TrainingRun, tables.Release, tables.RunTask
 

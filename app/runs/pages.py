@@ -22,7 +22,7 @@ from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
-from app.db.tables import RunState
+from app.db.tables import OPEN_RUNS
 from app.runs import datasets
 from app.runs import schedule as learning_outlook
 from app.runs import store as runs
@@ -278,9 +278,6 @@ async def _form(visit: Visit, session: AsyncSession, form: Form[RunSettings]) ->
     return page(visit, "run_new.html", form=form, groups=groups(), options=options, status=form.status)
 
 
-_OPEN = (RunState.QUEUED, RunState.RUNNING)
-
-
 class RunDetailPage(Controller):
     path = "/runs/{run_id:uuid}"
     opt = {"scope": "admin"}  # noqa: RUF012
@@ -350,7 +347,7 @@ def _values(run: tables.TrainingRun, steps: Any) -> dict[str, Any]:
     return {
         "run": run,
         "update": RunUpdate.of(run),
-        "open": run.state in _OPEN,
+        "open": run.state in OPEN_RUNS,
         "last": steps[-1] if steps else None,
         "charts": run_charts(steps),
         "warnings": warnings,
@@ -387,7 +384,7 @@ class _PartReader:
                 steps = await runs.steps(session, self._run_id)
         except NotFoundError:  # it was deleted
             return EventBatch([], ended=True)
-        self._sent, ended = state, run.state not in _OPEN
+        self._sent, ended = state, run.state not in OPEN_RUNS
         html = pages_render("run_live.html", visit=self._visit, **_values(run, steps))
         messages = [ServerSentEventMessage(data=html)]
         if ended:

@@ -32,7 +32,7 @@ from app.base.secrets import SecretValues
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
-from app.db.tables import RunState
+from app.db.tables import OPEN_RUNS
 from app.projects.settings import ApprovalRules
 from app.releases import manifest_store
 from app.releases.tools import ApiDocument, ProjectSecrets, trusting
@@ -65,7 +65,7 @@ async def estimate(session: AsyncSession, run: tables.TrainingRun, serving: Serv
 
     None once it has ended, and for other kinds.
     """
-    if run.kind is not RunKind.PRACTICE or run.state not in (RunState.QUEUED, RunState.RUNNING):
+    if run.kind is not RunKind.PRACTICE or run.state not in OPEN_RUNS:
         return None
     settings = read_settings(run.settings)
     hours = f"in {settings.hours:g} h"

@@ -20,7 +20,7 @@ from app.base.values import Json, RunPart
 from app.db import tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
-from app.db.tables import AuditAction, RunState
+from app.db.tables import OPEN_RUNS, AuditAction, RunState
 from app.projects import audit
 from app.projects import store as projects
 from app.projects.authorization import find_project, project_filter, project_names
@@ -332,7 +332,6 @@ class RunView(RunSummary, frozen=True, kw_only=True):
 
 
 _DONE_ID = MOST
-_OPEN = (RunState.QUEUED, RunState.RUNNING)
 
 _STREAM = stream_specs(
     "`event` is state (queued, running), step, part or done; `data` is JSON: the metrics of a step, how much is "
@@ -385,7 +384,7 @@ class _RunReader:
         except NotFoundError:  # it was deleted
             return EventBatch([], ended=True)
         messages = []
-        if run.state in _OPEN and self._attempt != (run.state, run.attempt):
+        if run.state in OPEN_RUNS and self._attempt != (run.state, run.attempt):
             self._attempt = run.state, run.attempt
             messages.append(message("state", RunView.full(run, self._project, None)))
         messages += [message("step", StepView.of(row), row.index) for row in steps]
@@ -393,7 +392,7 @@ class _RunReader:
             self._part = run.part
             messages.append(message("part", run.part))
         self._position = steps[-1].index if steps else min(self._position, run.step)
-        ended = not steps and run.state not in _OPEN
+        ended = not steps and run.state not in OPEN_RUNS
         if ended and not self._saw_done:
             messages.append(message("done", RunView.full(run, self._project, None), _DONE_ID))
         return EventBatch(messages, ended)
@@ -402,7 +401,7 @@ class _RunReader:
         """The run first: once it has ended, all of its steps are stored."""
         async with self._sessions() as session:
             run = await runs.get(session, self._run_id)
-            if self._saw_done and run.state not in _OPEN:
+            if self._saw_done and run.state not in OPEN_RUNS:
                 return run, []
             resumed = self._position > run.step  # from its checkpoint
             after = run.step - 1 if resumed else self._position

@@ -20,7 +20,7 @@ from app.base.values import hosted_id
 from app.db import tables
 from app.db.queries import from_now
 from app.db.results import proven
-from app.db.tables import Exploration, ReleaseState, RunState
+from app.db.tables import OPEN_RUNS, Exploration, ReleaseState
 from app.projects import store as projects
 from app.projects.settings import ProjectSettings, explored_percent
 from app.releases import store as releases
@@ -148,7 +148,7 @@ async def _due(session: AsyncSession) -> list[Row[tables.Schedule, int, datetime
     )
     open_run = exists().where(
         tables.TrainingRun.schedule_id == _schedule.id,
-        tables.TrainingRun.state.in_([RunState.QUEUED, RunState.RUNNING]),
+        tables.TrainingRun.state.in_(OPEN_RUNS),
     )
     query = (
         select(_schedule, scored, func.clock_timestamp())
@@ -206,8 +206,6 @@ _HOSTED = (
     "schedule runs of kind sft"
 )
 _ENOUGH = 20  # tasks that explored, to say how many do so to their end
-
-_task = tables.Task
 
 
 class Serving(msgspec.Struct, frozen=True):

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import msgspec
 from sqlalchemy import Update, and_, case, delete, exists, func, literal, literal_column, or_, select, update
-from sqlalchemy import insert as sqlalchemy_insert
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -23,7 +22,7 @@ from app.base.values import Json, RunPart
 from app.db import lease, tables
 from app.db import notify as notifications
 from app.db.queries import Page, from_now, read_page
-from app.db.tables import RUN_MOVES, RunState
+from app.db.tables import OPEN_RUNS, RUN_MOVES, RunState
 
 _run = tables.TrainingRun
 
@@ -41,7 +40,7 @@ async def put(
     """Queue a run like `create`, with settings as they are stored. The run fails if they are no longer valid."""
     row = {"project_id": project_id, "schedule_id": schedule_id, "settings": settings}
     run: tables.TrainingRun | None = await session.scalar(
-        sqlalchemy_insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)
+        insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)
     )
     assert run is not None  # an insert returns its row
     await notify(session, run.id)
@@ -132,7 +131,7 @@ async def request_cancel(session: AsyncSession, run_id: UUID) -> tables.Training
     run = await write(
         session,
         update(_run)
-        .where(_run.id == run_id, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+        .where(_run.id == run_id, _run.state.in_(OPEN_RUNS))
         .values(
             cancel_requested=True,
             state=case((waits, RunState.CANCELLED), else_=_run.state),
@@ -192,7 +191,7 @@ _LOST = (
     "progress in between: read the end of its log on the worker, give it a smaller batch or more memory, "
     "then retry the run"
 )
-_queue = lease.LeaseQueue(_run, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+_queue = lease.LeaseQueue(_run, _run.state.in_(OPEN_RUNS))
 
 
 async def claim(

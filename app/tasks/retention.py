@@ -26,12 +26,12 @@ from app.db import tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.queries import in_array
 from app.db.results import proven
-from app.db.tables import TASK_END_STATES, AuditAction, ReleaseState, RetentionKind, RunState, SkillState
+from app.db.tables import OPEN_RUNS, TASK_END_STATES, AuditAction, ReleaseState, RetentionKind, SkillState
 from app.projects import audit
 from app.projects.settings import ProjectSettings
 from app.releases import store as releases
 from app.releases import trials_store
-from app.releases.store import OPEN_RUNS, LearnedRelease, LearningRun
+from app.releases.store import LearnedRelease, LearningRun
 
 _LOCK = func.pg_try_advisory_xact_lock(func.hashtextextended("retention", 0))
 _LEARNING = [RunKind.LOGGED, RunKind.SFT]
@@ -181,7 +181,7 @@ async def _read_by_runs(
 ) -> datetime | None:
     """For the runs on served tasks that have not ended, and have not read their tasks yet."""
     run = tables.TrainingRun
-    is_open = run.state.in_([RunState.QUEUED, RunState.RUNNING])
+    is_open = run.state.in_(OPEN_RUNS)
     without_data = func.coalesce(run.settings["data"].astext, "") == ""
     reads = run.kind.in_(_LEARNING), without_data, run.started_from.is_(None)
     query = select(run.settings["since"].astext).where(run.project_id == project_id, is_open, *reads)

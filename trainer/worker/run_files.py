@@ -15,9 +15,8 @@ from sqlalchemy import and_, or_, select
 from app.db import tables
 from app.db.database import Sessions
 from app.db.queries import in_array
-from app.db.tables import RunState
+from app.db.tables import OPEN_RUNS, RunState
 from app.projects import audit
-from app.releases.store import OPEN_RUNS
 from app.runs import store as runs
 from trainer.atomic_write import write_atomically
 

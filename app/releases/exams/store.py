@@ -16,7 +16,6 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import ColumnElement, Row, Select, and_, func, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import delete as sqlalchemy_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -483,7 +482,7 @@ async def of_run(session: AsyncSession, run_id: UUID) -> Sequence[tables.Evaluat
 
 
 async def delete_of_run(session: AsyncSession, run_id: UUID) -> None:
-    await session.execute(sqlalchemy_delete(tables.Evaluation).where(tables.Evaluation.run_id == run_id))
+    await session.execute(sql_delete(tables.Evaluation).where(tables.Evaluation.run_id == run_id))
 
 
 async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[tables.Evaluation]:
