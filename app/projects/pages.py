@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
@@ -41,6 +41,7 @@ from app.projects.routes import (
     list_keys,
     revoke_key,
     store_secret,
+    used_of,
     view_usage,
 )
 from app.projects.settings import Limits, ProjectSettings
@@ -55,9 +56,9 @@ from app.web.fields import Name
 from app.web.formats import csv_file
 from app.web.forms import Form, entered_values, patch, read_form, readable, setting_groups
 from app.web.pages import Visit, Visitor, after_change, page, visit_project
+from app.web.problem import AnyRequest
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
-_SIGNED = ("webhook", "verifier")  # have a secret, which is no part of the settings
 _PLACE = re.compile(r"^(?:settings: )?(?P<what>.*?) - at `\$\.(?P<field>[\w.]+)[^`]*`$", re.DOTALL)
 _NAMED = re.compile(r"^(?:settings: )?(?P<field>[a-z_]+(?:\.[a-z_]+)*):? (?P<what>.+)$", re.DOTALL)
 
@@ -77,7 +78,7 @@ class ProjectPages(Controller):
     @post(opt=_ADMIN)
     async def create(
         self,
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         first_release: NamedDependency[FirstRelease],
@@ -102,7 +103,7 @@ class ProjectPages(Controller):
     async def change(
         self,
         name: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         document_reader: NamedDependency[DocumentReader],
@@ -126,7 +127,7 @@ class ProjectPages(Controller):
     async def delete(
         self,
         name: FromPath[str],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         datasets: NamedDependency[DatasetStore],
@@ -154,8 +155,8 @@ def _settings(visit: Visit, form: Form[None]) -> Response[str]:
         project=visit.project,
         groups=groups,
         hidden=hidden,
-        signed=_SIGNED,
-        has_secret={name: getattr(visit.project, f"{name}_secret") is not None for name in _SIGNED},
+        signed=projects.SIGNED,
+        has_secret={name: getattr(visit.project, f"{name}_secret") is not None for name in projects.SIGNED},
         form=form,
         status=form.status,
     )
@@ -166,7 +167,7 @@ def _change(project: tables.Project, entered: Mapping[str, str]) -> dict[str, Js
     before = entered_values(projects.settings_of(project))
     known = {**before, **{name: value for name, value in entered.items() if name in before}}
     found = patch(ProjectSettings, known, before)
-    for name in _SIGNED:
+    for name in projects.SIGNED:
         if (secret := entered.get(f"{name}.secret")) and known.get(f"{name}.url"):
             given = found.get(name)
             found[name] = {**(given if isinstance(given, dict) else {}), "secret": secret}
@@ -176,7 +177,7 @@ def _change(project: tables.Project, entered: Mapping[str, str]) -> dict[str, Js
 def _refused(entered: Mapping[str, str], error: InvalidError) -> Form[None]:
     """What is wrong, beside its field if it is known."""
     found = _PLACE.match(str(error)) or _NAMED.match(str(error))
-    if found is None or found["field"] not in {*entered, *(f"{name}.secret" for name in _SIGNED)}:
+    if found is None or found["field"] not in {*entered, *(f"{name}.secret" for name in projects.SIGNED)}:
         return Form(values=entered, error=str(error), status=error.status)
     what = readable(found["what"], ProjectSettings, found["field"])
     return Form(values=entered, errors={found["field"]: what}, status=error.status)
@@ -214,7 +215,7 @@ class KeyPages(Controller):
         return await _keys_list(visit, session, Form(values={"project": own, Scope.TASKS: "true"}))
 
     @post()
-    async def create(self, request: Request[Any, Any, Any], visit: Visitor, session: Db) -> Response[str]:
+    async def create(self, request: AnyRequest, visit: Visitor, session: Db) -> Response[str]:
         form = await read_form(request, KeyFields)
         if form.value is None:
             return await _keys_list(visit, session, form)
@@ -256,7 +257,7 @@ class SecretPages(Controller):
         return await _secrets_list(visit, session, Form())
 
     @post()
-    async def store(self, request: Request[Any, Any, Any], visit: Visitor, session: Db) -> Response[Any]:
+    async def store(self, request: AnyRequest, visit: Visitor, session: Db) -> Response[Any]:
         form = await read_form(request, SecretFields)
         if form.value is None:
             return await _secrets_list(visit, session, form)
@@ -359,15 +360,7 @@ def _days(usage: UsageView) -> list[UsageOfDay]:
 
 
 def _row(usage: UsageView, own: Limits, name: str, stored: int | None) -> LimitRow:
-    used = {
-        "queued_tasks": usage.queued,
-        "running_tasks": usage.running,
-        "tasks_per_day": usage.today.submitted,
-        "tokens_per_day": usage.today.generated_tokens,
-        "calls_per_day": usage.today.calls,
-        "cost_per_day": usage.today.cost,
-        "dataset_bytes": stored,
-    }
+    used = {**used_of(usage.queued, usage.running, usage.today), "dataset_bytes": stored}
     return LimitRow(
         name=name,
         label=_LABELS[name] + (_other(usage.today) if name == "cost_per_day" else ""),

@@ -31,7 +31,7 @@ from app.projects.settings import Limits, ProjectSettings, changed
 from app.projects.statistics import Grouping, TaskStatistics, TimeBucket
 from app.releases import store as releases
 from app.releases.promotion import FirstRelease
-from app.runs import datasets as dataset_table
+from app.runs import datasets
 from app.runs.datasets import DatasetStore
 from app.runs.routes import delete_files
 from app.skills import store as skills
@@ -65,14 +65,7 @@ async def view_usage(session: AsyncSession, project: tables.Project, defaults: L
     today = days[0] if days and days[0].day == now.date() else usage.UsageCounts()
     queued, running = await queue.in_progress(session, project.id)
     limits = projects.settings_of(project).limits.over(defaults)
-    used = {
-        "queued_tasks": queued,
-        "running_tasks": running,
-        "tasks_per_day": today.submitted,
-        "tokens_per_day": today.generated_tokens,
-        "calls_per_day": today.calls,
-        "cost_per_day": today.cost,
-    }
+    used = used_of(queued, running, today)
     left = {
         name: max(0, limit - spent) for name, spent in used.items() if (limit := getattr(limits, name)) is not None
     }
@@ -87,6 +80,18 @@ async def view_usage(session: AsyncSession, project: tables.Project, defaults: L
         days=days,
         links=ConsoleLinks.to("/console/usage", project.name),
     )
+
+
+def used_of(queued: int, running: int, today: usage.UsageCounts) -> dict[str, float]:
+    """By the name of the limit that it counts towards."""
+    return {
+        "queued_tasks": queued,
+        "running_tasks": running,
+        "tasks_per_day": today.submitted,
+        "tokens_per_day": today.generated_tokens,
+        "calls_per_day": today.calls,
+        "cost_per_day": today.cost,
+    }
 
 
 OPERATORS = {"limits", "weight"}  # settings that share the server out
@@ -238,16 +243,16 @@ async def _check_staging(
         await asyncio.to_thread(refuse_production, new, production)
 
 
-async def delete_project(session: AsyncSession, access: Access, name: str, datasets: DatasetStore) -> None:
+async def delete_project(session: AsyncSession, access: Access, name: str, store: DatasetStore) -> None:
     """Raises NotFoundError."""
     project = await find_project(session, access, name)
-    files = await dataset_table.ids_of(session, project.id)
+    files = await datasets.ids_of(session, project.id)
     lost = [{"name": key.name, "prefix": key.hint} for key in await keys.listing(session, project.id)]
     detail = {"name": project.name, "keys": lost}
     await audit.add(session, project.id, None, access.actor, tables.AuditAction.PROJECT_DELETED, detail)
     await projects.delete(session, project.id)
     await session.commit()
-    await delete_files(datasets, files)
+    await delete_files(store, files)
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

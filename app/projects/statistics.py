@@ -32,7 +32,6 @@ from app.db.tables import TaskState
 
 MOST_TASKS = {"skill": 100_000}  # of the window that are counted, the newest: skills are not in the index
 _MOST_TASKS = 1_000_000
-_SUCCESS = 0.5
 
 _task = tables.Task
 
@@ -148,7 +147,7 @@ def _counted(ended: Subquery, by: Grouping | None, bucket: TimeBucket) -> Subque
     }
     key = keys[by].label("key")
     start = func.date_trunc(bucket.value, ended.c.finished_at, "UTC").label("start")
-    scored, succeeded = ended.c.score.is_not(None), ended.c.score >= _SUCCESS
+    scored, succeeded = ended.c.score.is_not(None), ended.c.score >= GOOD
     all_scored, good = func.count().filter(scored), func.count().filter(succeeded)
     means = {
         "success": cast(good, Double) / func.nullif(all_scored, 0),

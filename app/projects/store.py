@@ -15,7 +15,7 @@ from app.db import tables
 from app.db.database import keys_of
 from app.projects.settings import ProjectSettings, changed, check_url, signing_key, stored
 
-_SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a secret
+SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a secret
 
 
 async def create(
@@ -70,7 +70,7 @@ async def change_settings(
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
     before = settings_of(project)
     shown, secrets = patch, {}
-    for name in _SIGNED:
+    for name in SIGNED:
         shown, secrets[name] = _without_secret(shown, name)
     after = changed(before, shown)
     project.settings = stored(after)
