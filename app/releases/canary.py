@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 from operator import attrgetter
@@ -43,7 +43,7 @@ from app.releases.statistics import (
     is_one_sided,
     mean,
 )
-from app.releases.trials_store import CanaryShare, CanaryTask, TypicalCost, UsualKind
+from app.releases.trials_store import CanaryShare, CanaryTask, TypicalCost, UsualKind, scored_at
 from app.skills import moves
 
 _ALPHA_PART = 0.2  # of the error of a decision, for calling a kind one-sided although it is not
@@ -180,7 +180,7 @@ def values_of(
 ) -> dict[str, list[AssignedValue]]:
     """Of each metric, in the order in which they became known, as parts of the ceiling."""
     placed = [(task, share_at(shares, task.started_at)) for task in tasks]
-    scored = sorted((each for each in placed if each[0].reward is not None), key=lambda each: _scored_at(each[0]))
+    scored = sorted((each for each in placed if each[0].reward is not None), key=lambda each: scored_at(each[0]))
     found = {}
     for name, measure in MEASURES.items():
         ceiling = ceilings[name]
@@ -242,8 +242,7 @@ def summarize(metrics: Mapping[str, MetricComparison], *, at_the_end: bool = Fal
     parts = []
     for name, metric in metrics.items():
         by = metric.at_the_end if at_the_end else metric.difference
-        interval = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
-        parts.append(f"{name} {interval} on {metric.tasks['canary']} and {metric.tasks['baseline']} tasks")
+        parts.append(f"{name} {by or 'unknown'} on {metric.tasks['canary']} and {metric.tasks['baseline']} tasks")
     return ", ".join(parts)
 
 
@@ -255,10 +254,6 @@ def known_until(
     if len({value.on_canary for value in known}) < 2:
         return None
     return at_any_time(effects(known, usual), _AT_ANY_TIME * alpha)
-
-
-def _scored_at(task: CanaryTask) -> datetime:
-    return task.scored_at or datetime.max.replace(tzinfo=UTC)
 
 
 class CanaryAction(StrEnum):

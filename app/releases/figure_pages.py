@@ -5,7 +5,7 @@ one.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from math import inf
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from litestar import Response
@@ -14,14 +14,13 @@ from app.base.values import Json
 from app.db.results import TaskSums
 from app.releases import statistics
 from app.releases.canary import CanaryAction, CanaryDecision, CanaryStatus, MetricComparison, UncountedTraffic
+from app.releases.reference import read_part
 from app.releases.statistics import Interval
 from app.releases.watch import NotCounted, WatchDecision
 from app.skills.routes import ScenarioValue, SkillValue
 from app.web import formats
 from app.web.charts import DrawnInterval, draw_intervals
 from app.web.formats import csv_file
-
-T = TypeVar("T")
 
 
 class NamedRelease(msgspec.Struct, frozen=True):
@@ -96,22 +95,15 @@ def read_evidence(stored: dict[str, Json] | None) -> Evidence:
     texts = {name: str(known.get(name) or "") for name in ("verdict", "reason", "next", "waiting")}
     return Evidence(
         **texts,
-        exam=_part(known, ComparedExam),
-        canary=_part(known.get("canary"), CanaryStatus),
-        watch=_part(known.get("watch"), Watched),
+        exam=read_part(known, ComparedExam),
+        canary=read_part(known.get("canary"), CanaryStatus),
+        watch=read_part(known.get("watch"), Watched),
     )
 
 
 def exam_figures(stored: dict[str, Json]) -> ExamFigures | None:
     """None if some are missing."""
-    return _part(stored, ExamFigures)
-
-
-def _part(stored: Any, kind: type[T]) -> T | None:
-    try:
-        return msgspec.convert(stored, kind)
-    except msgspec.ValidationError:
-        return None
+    return read_part(stored, ExamFigures)
 
 
 Word = Literal["better", "worse", "as good", "undecided"]

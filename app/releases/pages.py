@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect
@@ -23,9 +23,8 @@ from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit
 from app.projects import store as projects
 from app.projects.pages import gist
-from app.releases import canary as canary_trial
+from app.releases import canary, trials_store, watch
 from app.releases import store as releases
-from app.releases import trials_store, watch
 from app.releases.canary import CanaryStatus, RaceMoment
 from app.releases.exams import store as exams
 from app.releases.figure_pages import (
@@ -54,6 +53,7 @@ from app.web.charts import Axis, LineChart, Point, Series, line_chart, number_ax
 from app.web.formats import csv_file, signed
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page, visit_project
+from app.web.problem import AnyRequest
 
 Moment: TypeAlias = tuple[datetime, UUID, AuditAction]
 """When something happened to a release."""
@@ -257,15 +257,15 @@ class ReleasePage(Controller):
         served = await read_periods(session, rows)
         evidence = read_evidence(release.evidence)
         if release.state is ReleaseState.CANARY:
-            trial, race = await canary_trial.evaluate_over_time(session, release)
+            trial, race = await canary.evaluate_over_time(session, release)
         elif evidence.canary is not None and (ended := _canary_ended(release, served)) is not None:
-            race = await canary_trial.past_race(session, release, evidence.canary, ended)
+            race = await canary.past_race(session, release, evidence.canary, ended)
         if file == "race":
             return csv_file(f"release-{release.number}-canary", _RACE, map(_race_numbers, race))
         watched = await watch.evaluate(session, release) if release.watched_against is not None else None
-        canary, watching = _canary(evidence, trial), _watch(evidence, watched)
+        compared = {"canary": _canary(evidence, trial), "watch": _watch(evidence, watched)}
         if file:
-            return _figures_file(release, file, evidence, {"canary": canary, "watch": watching})
+            return _figures_file(release, file, evidence, compared)
         before = _before(release, served, rows)
         return page(
             visit,
@@ -280,15 +280,14 @@ class ReleasePage(Controller):
             diff=None if before is None else await diff(session, None, before, release),
             exams=sorted(await exams.exams_of_release(session, release.id)),
             exam=evidence.exam and exam_rows(evidence.exam),
-            canary=canary,
             race=race,
             race_charts=_race_charts(race),
-            watch=watching,
             label=activation_label,
             active=next((each for each in rows if each.state is ReleaseState.ACTIVE), None),
             there=next((each for each in rows if each.state is ReleaseState.CANARY), None),
             entries=await _entries(session, visit, release),
             gist=gist,
+            **compared,
         )
 
 
@@ -320,51 +319,37 @@ def _before(
     release: tables.Release, served: Sequence[Period], rows: Sequence[tables.Release]
 ) -> tables.Release | None:
     """The release that was active before it first was, or the active one if it never was."""
-    known = {each.id: each for each in rows}
-    active = [each.release_id for each in served if not each.canary and each.release_id in known]
-    if release.id in active:
-        place = active.index(release.id)
-        return known[active[place - 1]] if place else None
-    return known[active[-1]] if active else None
+    active = _in_turn(served, rows)
+    if release in active:
+        place = active.index(release)
+        return active[place - 1] if place else None
+    return active[-1] if active else None
 
 
 def _after(
     release: tables.Release, served: Sequence[Period], rows: Sequence[tables.Release]
 ) -> tables.Release | None:
     """The release that replaced it the last time."""
+    active = _in_turn(served, rows)
+    places = [place for place, each in enumerate(active[:-1]) if each == release]
+    return active[places[-1] + 1] if places else None
+
+
+def _in_turn(served: Sequence[Period], rows: Sequence[tables.Release]) -> list[tables.Release]:
+    """The releases that were active, as they followed each other."""
     known = {each.id: each for each in rows}
-    active = [each.release_id for each in served if not each.canary and each.release_id in known]
-    places = [place for place, each in enumerate(active[:-1]) if each == release.id]
-    return known[active[places[-1] + 1]] if places else None
+    return [known[each.release_id] for each in served if not each.canary and each.release_id in known]
 
 
 def _canary(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseComparison | None:
     """The one that goes on, else the last one."""
     status = trial or evidence.canary
-    if status is None:
-        return None
-    found = status.decision
-    return ReleaseComparison(
-        against=status.baseline.number,
-        rows=canary_rows(found),
-        action=found.action,
-        reason=found.reason,
-        not_counted=uncounted(found.not_counted),
-        status=trial,
-    )
+    return None if status is None else _decided(status, canary_rows(status.decision), trial)
 
 
 def _watch(evidence: Evidence, watched: WatchStatus | None) -> ReleaseComparison | None:
     if watched is not None:
-        found = watched.decision
-        return ReleaseComparison(
-            against=watched.baseline.number,
-            rows=watch_rows(found),
-            action=found.action,
-            reason=found.reason,
-            not_counted=uncounted(found.not_counted),
-            status=watched,
-        )
+        return _decided(watched, watch_rows(watched.decision), watched)
     past = evidence.watch
     if past is None or past.baseline is None:
         return None
@@ -374,6 +359,20 @@ def _watch(evidence: Evidence, watched: WatchStatus | None) -> ReleaseComparison
         action=past.state,
         reason=past.reason,
         not_counted=uncounted(past.decision.not_counted) if past.decision else {},
+    )
+
+
+def _decided(
+    by: CanaryStatus | WatchStatus, rows: list[FigureRow], status: CanaryStatus | WatchStatus | None
+) -> ReleaseComparison:
+    found = by.decision
+    return ReleaseComparison(
+        against=by.baseline.number,
+        rows=rows,
+        action=found.action,
+        reason=found.reason,
+        not_counted=uncounted(found.not_counted),
+        status=status,
     )
 
 
@@ -415,9 +414,6 @@ async def _entries(session: AsyncSession, visit: Visit, release: tables.Release)
     return (await audit.page(session, release.project_id, release_id=release.id, limit=_ENTRIES)).items
 
 
-_Request = Request[Any, Any, Any]
-
-
 class ActivationFields(msgspec.Struct, frozen=True):
     skills: SkillsMode = "restore"
     allow_rejected: Literal["", "true"] = ""
@@ -440,7 +436,7 @@ class ReleaseChangePages(Controller):
     async def activate(
         self,
         release_id: FromPath[UUID],
-        request: _Request,
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         promoter: NamedDependency[Promoter],
@@ -468,7 +464,7 @@ class ReleaseChangePages(Controller):
     async def start_canary(
         self,
         release_id: FromPath[UUID],
-        request: _Request,
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         sessions: NamedDependency[Sessions],
@@ -481,9 +477,7 @@ class ReleaseChangePages(Controller):
         await session.commit()  # no transaction is held while weights are loaded
         percent, allowed = form.value.percent, form.value.allow_rejected == "true"
         try:
-            await canary_trial.begin(
-                promoter, sessions, release_id, percent, visit.access.actor, allow_rejected=allowed
-            )
+            await canary.begin(promoter, sessions, release_id, percent, visit.access.actor, allow_rejected=allowed)
         except AppError as error:
             return await _release_changes_canary(visit, session, release_id, form.refused(error))
         notice = f"release {release.number} serves {percent:g} % of the new tasks as a canary"
@@ -503,7 +497,7 @@ class ReleaseChangePages(Controller):
     ) -> Redirect:
         release = await releases.get(session, release_id, visit.access.project_id)
         await session.commit()
-        await canary_trial.end(sessions, release_id, visit.access.actor)
+        await canary.end(sessions, release_id, visit.access.actor)
         notice = f"release {release.number} is no canary any more, but a candidate"
         return after_change(visit.url(f"/console/releases/{release_id}"), notice)
 

@@ -132,11 +132,11 @@ def _proof_of(model: str, number: int, history: Sequence[Release]) -> _Proof | N
         return None
     evidence: Mapping[str, Json] = max(found, key=lambda each: each.number).evidence or {}
     return _Proof(
-        compared_with=_part(evidence.get("compared_with"), _Named),
-        difference=_part(evidence.get("difference"), _Exam),
-        reference=_part(evidence.get("reference_release"), _Named),
-        reference_difference=_part(evidence.get("reference_difference"), _Exam),
-        canary=_part(evidence.get("canary"), _Canary),
+        compared_with=read_part(evidence.get("compared_with"), _Named),
+        difference=read_part(evidence.get("difference"), _Exam),
+        reference=read_part(evidence.get("reference_release"), _Named),
+        reference_difference=read_part(evidence.get("reference_difference"), _Exam),
+        canary=read_part(evidence.get("canary"), _Canary),
     )
 
 
@@ -147,7 +147,7 @@ def _is_promoted(release: Release) -> bool:
     return release.activated_at is not None and evidence.get("verdict") == "promote" and is_compared
 
 
-def _part(stored: Any, kind: type[T]) -> T | None:
+def read_part(stored: Any, kind: type[T]) -> T | None:
     """None if it is missing, or an earlier version wrote it in another form."""
     try:
         return msgspec.convert(stored, kind)

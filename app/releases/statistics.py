@@ -36,6 +36,9 @@ class Interval(msgspec.Struct, frozen=True):
     def scaled(self, scale: float) -> "Interval":
         return Interval(self.mean * scale, self.low * scale, self.high * scale)
 
+    def __str__(self) -> str:
+        return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
 
 def is_gain(*found: Interval | None) -> bool:
     """Whether one of them is above 0."""

@@ -5,7 +5,7 @@ compared with the one before, and a shadow is a finished task that another relea
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -284,6 +284,11 @@ class WatchedTask(msgspec.Struct, frozen=True):
     unscored: bool = False  # its reward is 0 because its check gave no score
 
 
+def scored_at(task: CanaryTask | WatchedTask) -> datetime:
+    """To sort by: those without a score come last."""
+    return task.scored_at or datetime.max.replace(tzinfo=UTC)
+
+
 async def begin_watch(session: AsyncSession, release: tables.Release, former: tables.Release) -> None:
     """Watch a release, which has just replaced another one. Call in the transaction that activates it."""
     watch = {"state": "watching", "since": release.activated_at, "baseline": baseline_of(former)}
@@ -549,11 +554,4 @@ def outcome_of(shadow: tables.Shadow) -> ShadowOutcome | None:
     """None until it has ended."""
     if shadow.finished_at is None:
         return None
-    return ShadowOutcome(
-        stop=None if shadow.stop is None else Stop(shadow.stop),
-        failure=shadow.failure,
-        score=shadow.score,
-        turns=shadow.turns,
-        generated_tokens=shadow.generated_tokens,
-        same_changes=shadow.same_changes,
-    )
+    return msgspec.convert(shadow, ShadowOutcome, from_attributes=True)

@@ -7,7 +7,7 @@ them has decided.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
@@ -34,7 +34,7 @@ from app.releases.statistics import (
     match,
     mean,
 )
-from app.releases.trials_store import WatchedTask
+from app.releases.trials_store import WatchedTask, scored_at
 from app.skills import moves
 
 _METRICS = 3  # reward, errors, turns: each gets an equal part of alpha
@@ -104,7 +104,7 @@ def decide(
     rules = rules or WatchRules()
     usual = mean([task.turns for task in before if task.turns is not None]) or 0.0
     ceiling = max(1.0, 4 * usual)  # beyond it one long task would outweigh all others
-    scored = sorted((task for task in now if task.reward is not None), key=_scored_at)
+    scored = sorted((task for task in now if task.reward is not None), key=scored_at)
     pairs = {
         "reward": [*informative(match(_rewards(before), _rewards(scored)), _checks_of(before))],
         "errors": [*match(_errors(before), _errors(now))],
@@ -156,8 +156,7 @@ def _summarize(metrics: Mapping[str, PairedDifference]) -> str:
 
 def _summarize_metric(name: str, metric: PairedDifference) -> str:
     by = metric.difference
-    interval = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
-    return f"{name} {interval} on {metric.pairs} pairs"
+    return f"{name} {by or 'unknown'} on {metric.pairs} pairs"
 
 
 def _checks_of(tasks: Iterable[WatchedTask]) -> ConstantChecks:
@@ -237,10 +236,6 @@ def _errors(tasks: Iterable[WatchedTask]) -> list[LabelledValue]:
 
 def _turns(tasks: Iterable[WatchedTask], ceiling: float) -> list[LabelledValue]:
     return [LabelledValue(task.kind, min(task.turns, ceiling)) for task in tasks if task.turns is not None]
-
-
-def _scored_at(task: WatchedTask) -> datetime:
-    return task.scored_at or datetime.max.replace(tzinfo=UTC)
 
 
 ACTOR = moves.WATCH  # in the audit log

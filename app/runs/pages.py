@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
@@ -38,6 +38,7 @@ from app.web.forms import Form, SettingField, entered_values, parse_form, read_f
 from app.web.manual import DIRECTORY, render, served_at
 from app.web.pages import Visit, Visitor, after_change, page, visit_project
 from app.web.pages import render as pages_render
+from app.web.problem import AnyRequest
 from app.web.routes import NotifyWorkers
 from app.web.sse import EventBatch, event_stream
 
@@ -254,7 +255,7 @@ class RunPages(Controller):
     @post("/new")
     async def start(
         self,
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         notify_workers: NamedDependency[NotifyWorkers],
@@ -413,7 +414,7 @@ class SchedulePages(Controller):
     @post()
     async def store(
         self,
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         data_rules: NamedDependency[DataRules],

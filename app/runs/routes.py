@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import structlog
-from litestar import Controller, MediaType, Request, Response, delete, get, post, put
+from litestar import Controller, MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
@@ -34,7 +34,7 @@ from app.runs.practice import check_practised_api, estimate
 from app.runs.schedule import Serving, outlook
 from app.web.access import ANY_KEY, Access, Caller, Db
 from app.web.fields import MOST, ConsoleLinks, Cursor, LastEventId, Limit, ProjectName, columns, console_path
-from app.web.problem import problems
+from app.web.problem import AnyRequest, problems
 from app.web.routes import NotifyWorkers
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
@@ -103,7 +103,7 @@ class DatasetController(Controller):
     @post(summary="Upload a dataset", request_max_body_size=None, responses=problems(400, 401, 403, 404, 409, 507))
     async def upload(  # noqa: PLR0913 - dependencies
         self,
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         access: Caller,
         sessions: NamedDependency[Sessions],
         datasets: NamedDependency[DatasetStore],
