@@ -23,21 +23,18 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
 from app.db.tables import OPEN_RUNS
-from app.runs import datasets
-from app.runs import schedule as learning_outlook
+from app.runs import datasets, schedule
 from app.runs import store as runs
 from app.runs.datasets import DataRules
 from app.runs.practice import estimate
 from app.runs.routes import RunUpdate, cancel_run, put_schedule, remove_schedule, retry_run, start_run
 from app.runs.schedule import Serving
-from app.web import formats
+from app.web import formats, manual
 from app.web.access import Db
 from app.web.charts import Axis, LineChart, Point, Series, line_chart, number_axis
 from app.web.formats import csv_file
 from app.web.forms import Form, SettingField, entered_values, parse_form, read_form, setting_groups
-from app.web.manual import DIRECTORY, render, served_at
-from app.web.pages import Visit, Visitor, after_change, page, visit_project
-from app.web.pages import render as pages_render
+from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
 from app.web.problem import AnyRequest
 from app.web.routes import NotifyWorkers
 from app.web.sse import EventBatch, event_stream
@@ -194,7 +191,8 @@ def drop_advice() -> dict[str, Advice]:
     >>> "POST /v1/feedback" in drop_advice()["unscored"].advice
     True
     """
-    lines = (DIRECTORY / "training.md").read_text(encoding="utf-8").partition(f"{_HEAD}\n")[2].splitlines()[1:]
+    text = (manual.DIRECTORY / "training.md").read_text(encoding="utf-8")
+    lines = text.partition(f"{_HEAD}\n")[2].splitlines()[1:]
     found = {}
     for line in lines:
         if not line.startswith("|"):
@@ -206,7 +204,7 @@ def drop_advice() -> dict[str, Advice]:
 
 
 def _inline(text: str) -> Markup:
-    html = render(text, served_at).html.strip()
+    html = manual.render(text, manual.served_at).html.strip()
     return Markup(html.removeprefix("<p>").removesuffix("</p>"))  # of the manual, which is ours
 
 
@@ -226,10 +224,10 @@ class RunPages(Controller):
         cursor: FromQuery[str | None] = None,
     ) -> Response[str]:
         found = await runs.page(session, visit.project.id, cursor=cursor, limit=_RUNS)
-        schedule = await learning_outlook.find(session, visit.project.id)
-        progress = await learning_outlook.progress(session, schedule) if schedule is not None else None
-        plan = await learning_outlook.outlook(session, schedule, serving) if schedule is not None else None
-        return page(visit, "runs.html", found=found, schedule=schedule, due=progress, outlook=plan)
+        row = await schedule.find(session, visit.project.id)
+        due = await schedule.progress(session, row) if row is not None else None
+        outlook = await schedule.outlook(session, row, serving) if row is not None else None
+        return page(visit, "runs.html", found=found, schedule=row, due=due, outlook=outlook)
 
     @get("/new")
     async def ask(
@@ -386,7 +384,7 @@ class _PartReader:
         except NotFoundError:  # it was deleted
             return EventBatch([], ended=True)
         self._sent, ended = state, run.state not in OPEN_RUNS
-        html = pages_render("run_live.html", visit=self._visit, **_values(run, steps))
+        html = render("run_live.html", visit=self._visit, **_values(run, steps))
         messages = [ServerSentEventMessage(data=html)]
         if ended:
             messages.append(ServerSentEventMessage(data="", event="end"))
@@ -405,7 +403,7 @@ class SchedulePages(Controller):
 
     @get()
     async def show(self, visit: Visitor, session: Db, serving: NamedDependency[Serving]) -> Response[str]:
-        row = await learning_outlook.find(session, visit.project.id)
+        row = await schedule.find(session, visit.project.id)
         settings = read_settings(row.settings) if row else RunSettings()
         own = ScheduleFields(row.every_hours, row.every_scored_tasks, row.enabled) if row else ScheduleFields()
         shown = {name: _schedule_text(value) for name, value in msgspec.structs.asdict(own).items()}
@@ -430,7 +428,7 @@ class SchedulePages(Controller):
         )
         if own.value is None or settings.value is None:
             return await _schedule_form(visit, session, serving, form)
-        new = learning_outlook.NewSchedule(**msgspec.structs.asdict(own.value), settings=settings.value)
+        new = schedule.ScheduleRequest(**msgspec.structs.asdict(own.value), settings=settings.value)
         try:
             await put_schedule(session, visit.access, visit.project, new, data_rules)
         except AppError as error:
@@ -454,7 +452,7 @@ def _schedule_text(value: object) -> str:
 
 
 async def _schedule_form(visit: Visit, session: AsyncSession, serving: Serving, form: Form[Any]) -> Response[str]:
-    row = await learning_outlook.find(session, visit.project.id)
+    row = await schedule.find(session, visit.project.id)
     return page(
         visit,
         "schedule.html",
@@ -462,6 +460,6 @@ async def _schedule_form(visit: Visit, session: AsyncSession, serving: Serving, 
         groups=groups(),
         options=await choices(session, visit.project),
         row=row,
-        outlook=await learning_outlook.outlook(session, row, serving) if row is not None else None,
+        outlook=await schedule.outlook(session, row, serving) if row is not None else None,
         status=form.status,
     )

@@ -31,7 +31,7 @@ from app.runs import store as runs
 from app.runs.datasets import DataRules, DatasetStore, IncomingDataset, check_location, dataset_id_of, incoming
 from app.runs.experience import check_experience
 from app.runs.practice import check_practised_api, estimate
-from app.runs.schedule import Serving, outlook
+from app.runs.schedule import ScheduleRequest, Serving, outlook
 from app.web.access import ANY_KEY, Access, Caller, Db
 from app.web.fields import MOST, ConsoleLinks, Cursor, LastEventId, Limit, ProjectName, columns, console_path
 from app.web.problem import AnyRequest, problems
@@ -572,18 +572,6 @@ async def _view(session: AsyncSession, run: tables.TrainingRun, serving: Serving
     return RunView.full(run, names[run.project_id], last[0] if last else None, buys)
 
 
-class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Train every `every_hours` hours or `every_scored_tasks` newly scored tasks, whichever comes first."""
-
-    every_hours: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    every_scored_tasks: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    settings: RunSettings = RunSettings()
-    enabled: bool = True
-
-    def schedule(self) -> schedule.NewSchedule:
-        return schedule.NewSchedule(**msgspec.structs.asdict(self))
-
-
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """`next_run_at` is null without `every_hours`, `last_run_at` until the schedule has queued its first run.
 
@@ -631,7 +619,7 @@ class ScheduleController(Controller):
     ) -> ScheduleView:
         """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
-        row = await put_schedule(session, access, owner, data.schedule(), data_rules)
+        row = await put_schedule(session, access, owner, data, data_rules)
         return await ScheduleView.of(session, row, owner.name, serving)
 
     @get(summary="Show the schedule", responses=_READ)
@@ -653,7 +641,7 @@ async def put_schedule(
     session: AsyncSession,
     access: Access,
     project: tables.Project,
-    new: schedule.NewSchedule,
+    new: ScheduleRequest,
     data_rules: DataRules,
 ) -> tables.Schedule:
     """Set the schedule of a project, and commit. Raises InvalidError, and NotFoundError for a dataset."""

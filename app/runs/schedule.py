@@ -5,6 +5,7 @@ The outlook says how many scores a week come in, and what keeps the runs from le
 
 import math
 from datetime import datetime, timedelta
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -32,13 +33,11 @@ _MAX_SCORED_TASKS = 1_000_000_000
 _schedule, _task, _release = tables.Schedule, tables.Task, tables.Release
 
 
-class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs every `every_hours` or `every_scored_tasks`, whichever comes first. Scores of a judge do not count: it
-    is a run that asks for them.
-    """
+class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Train every `every_hours` hours or `every_scored_tasks` newly scored tasks, whichever comes first."""
 
-    every_hours: float | None = None
-    every_scored_tasks: int | None = None
+    every_hours: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    every_scored_tasks: Annotated[int, msgspec.Meta(ge=1)] | None = None  # scores of a judge do not count
     settings: RunSettings = RunSettings()
     enabled: bool = True
 
@@ -50,19 +49,14 @@ class ScheduleProgress(msgspec.Struct, frozen=True):
     waits_for_release: int | None  # the number of one on trial: until that ends, no run begins
 
 
-async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> tables.Schedule:
+async def put(session: AsyncSession, project_id: UUID, new: ScheduleRequest) -> tables.Schedule:
     """Set the project's schedule. A replaced one keeps its count of scored tasks, which starts at the first.
 
     Raises InvalidError for an interval out of range.
     """
     _validate(new)
     same_interval = _schedule.every_hours == new.every_hours
-    given = {
-        "every_hours": new.every_hours,
-        "every_scored_tasks": new.every_scored_tasks,
-        "settings": msgspec.to_builtins(new.settings),
-        "enabled": new.enabled,
-    }
+    given = msgspec.to_builtins(new)
     next_at = _hours_from_now(new.every_hours)
     row = await session.scalar(
         insert(_schedule)
@@ -132,7 +126,7 @@ def _is_on_trial(project_id: UUID | InstrumentedAttribute[UUID]) -> ColumnElemen
     return and_(_release.project_id == project_id, _release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]))
 
 
-def _validate(new: NewSchedule) -> None:
+def _validate(new: ScheduleRequest) -> None:
     if new.every_hours is None and new.every_scored_tasks is None:
         raise InvalidError("a schedule needs `every_hours` or `every_scored_tasks`, or both")
     if new.every_hours is not None and not _MIN_HOURS <= new.every_hours <= _MAX_HOURS:

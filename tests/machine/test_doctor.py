@@ -207,7 +207,7 @@ async def test_a_project_without_the_adapter_that_comes_with_the_model_is_a_warn
 async def test_a_schedule_whose_runs_cannot_learn_is_a_warning(patient: Patient, committed: Sessions) -> None:
     async with committed.begin() as session:
         project = await project_row(session)
-        new = schedule.NewSchedule(every_hours=6)
+        new = schedule.ScheduleRequest(every_hours=6)
         await schedule.put(session, project.id, new)
     _, found = await patient.examined()
     assert found["learning"].startswith(

@@ -19,13 +19,13 @@ from app.db.tables import ReleaseState, RunState, TaskState
 from app.releases import store as releases
 from app.runs import schedule as schedules
 from app.runs import store as runs
-from app.runs.schedule import NewSchedule
+from app.runs.schedule import ScheduleRequest
 from app.tasks import queue
 from tests.support.rows import LEASE, project_row, task_row
 from trainer.worker.launcher import fire_schedules
 
 SETTINGS = RunSettings(kind=RunKind.LOGGED, steps=3)
-DAILY = NewSchedule(every_hours=24, settings=SETTINGS)
+DAILY = ScheduleRequest(every_hours=24, settings=SETTINGS)
 
 
 async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> None:
@@ -81,7 +81,7 @@ async def test_missed_times_are_made_up_for_by_one_run(session: AsyncSession) ->
 
 async def test_a_schedule_fires_after_so_many_new_scored_tasks(session: AsyncSession) -> None:
     project, other = await project_row(session), await project_row(session)
-    await schedules.put(session, project.id, NewSchedule(every_scored_tasks=3))
+    await schedules.put(session, project.id, ScheduleRequest(every_scored_tasks=3))
     await scored_tasks(session, other.id, 3)
     await scored_tasks(session, project.id, 2)
     await task_row(session, project.id)
@@ -97,7 +97,7 @@ async def test_a_schedule_fires_after_so_many_new_scored_tasks(session: AsyncSes
 
 async def test_what_only_a_judge_scored_lets_no_schedule_fire(session: AsyncSession) -> None:
     project = await project_row(session)
-    await schedules.put(session, project.id, NewSchedule(every_scored_tasks=3))
+    await schedules.put(session, project.id, ScheduleRequest(every_scored_tasks=3))
     judged = await judged_tasks(session, project.id, 5)
     assert await schedules.tick(session) == []
     for task_id in judged[:3]:
@@ -119,7 +119,7 @@ async def only_index(session: AsyncSession, name: str) -> None:
 
 
 async def test_scored_tasks_are_counted_in_an_index(session: AsyncSession) -> None:
-    await schedules.put(session, (await project_row(session)).id, NewSchedule(every_scored_tasks=3))
+    await schedules.put(session, (await project_row(session)).id, ScheduleRequest(every_scored_tasks=3))
     connection = await session.connection()
     statements: list[tuple[str, Any]] = []
     event.listen(
@@ -136,7 +136,7 @@ async def test_a_schedule_fires_by_hours_or_tasks_whichever_comes_first_and_rese
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
-    await schedules.put(session, project.id, NewSchedule(every_hours=2, every_scored_tasks=2))
+    await schedules.put(session, project.id, ScheduleRequest(every_hours=2, every_scored_tasks=2))
     await scored_tasks(session, project.id, 2)
     assert len(await schedules.tick(session)) == 1
     fired = await schedules.get(session, project.id)
@@ -163,7 +163,7 @@ async def test_a_schedule_waits_for_the_end_of_a_trial(session: AsyncSession, st
     """Else what its run makes would be compared with weights that serve no more by its turn."""
     project, other = await project_row(session), await project_row(session)
     for each in (project, other):
-        await schedules.put(session, each.id, NewSchedule(every_scored_tasks=2))
+        await schedules.put(session, each.id, ScheduleRequest(every_scored_tasks=2))
         await scored_tasks(session, each.id, 3)
     tried = await releases.propose(session, project.id, "f00d")
     tried.state = state
@@ -181,7 +181,7 @@ async def test_a_schedule_waits_for_the_end_of_a_trial(session: AsyncSession, st
 
 async def test_a_disabled_schedule_does_not_fire(session: AsyncSession) -> None:
     project = await project_row(session)
-    schedule = await schedules.put(session, project.id, NewSchedule(every_hours=1, enabled=False))
+    schedule = await schedules.put(session, project.id, ScheduleRequest(every_hours=1, enabled=False))
     await overdue(session, schedule)
     assert await schedules.tick(session) == []
 
@@ -220,9 +220,9 @@ async def test_an_edited_schedule_keeps_its_due_time_unless_the_interval_changes
     project = await project_row(session)
     first = await schedules.put(session, project.id, DAILY)
     at = first.next_at
-    again = await schedules.put(session, project.id, NewSchedule(every_hours=24, every_scored_tasks=5))
+    again = await schedules.put(session, project.id, ScheduleRequest(every_hours=24, every_scored_tasks=5))
     assert (again.id, again.next_at, again.every_scored_tasks) == (first.id, at, 5)
-    quicker = await schedules.put(session, project.id, NewSchedule(every_hours=1))
+    quicker = await schedules.put(session, project.id, ScheduleRequest(every_hours=1))
     assert quicker.next_at is not None
     assert at is not None
     assert quicker.next_at < at
@@ -234,7 +234,7 @@ async def test_a_schedule_that_is_edited_meanwhile_does_not_fire(committed: Sess
         schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
         await overdue(session, schedule)
     async with committed() as editing, committed.begin() as ticking:
-        await schedules.put(editing, schedule.project_id, NewSchedule(every_hours=24, enabled=False))
+        await schedules.put(editing, schedule.project_id, ScheduleRequest(every_hours=24, enabled=False))
         ticked = asyncio.create_task(schedules.tick(ticking))
         await asyncio.sleep(0.1)
         await editing.commit()
@@ -256,16 +256,16 @@ async def test_a_removed_schedule_leaves_its_runs(session: AsyncSession) -> None
 @pytest.mark.parametrize(
     "odd",
     [
-        NewSchedule(),
-        NewSchedule(every_hours=0),
-        NewSchedule(every_hours=-1),
-        NewSchedule(every_hours=float("nan")),
-        NewSchedule(every_hours=1e9),
-        NewSchedule(every_scored_tasks=0),
-        NewSchedule(every_hours=1, every_scored_tasks=-5),
+        ScheduleRequest(),
+        ScheduleRequest(every_hours=0),
+        ScheduleRequest(every_hours=-1),
+        ScheduleRequest(every_hours=float("nan")),
+        ScheduleRequest(every_hours=1e9),
+        ScheduleRequest(every_scored_tasks=0),
+        ScheduleRequest(every_hours=1, every_scored_tasks=-5),
     ],
 )
-async def test_an_interval_out_of_range_is_refused(session: AsyncSession, odd: NewSchedule) -> None:
+async def test_an_interval_out_of_range_is_refused(session: AsyncSession, odd: ScheduleRequest) -> None:
     project = await project_row(session)
     with pytest.raises(InvalidError, match=r"every_hours|every_scored_tasks"):
         await schedules.put(session, project.id, odd)

@@ -43,7 +43,9 @@ async def outlook_of(
             ended = {"finished_at": datetime.now(UTC) - timedelta(days=days_ago), "score": 1.0}
             open_tasks = update(tables.Task).where(tables.Task.project_id == owner.id, tables.Task.score.is_(None))
             await session.execute(open_tasks.values(**ended, score_source=source))
-        new = schedule.NewSchedule(every_scored_tasks=300, every_hours=hours, settings=RunSettings(**run or {}))
+        new = schedule.ScheduleRequest(
+            every_scored_tasks=300, every_hours=hours, settings=RunSettings(**run or {})
+        )
         return await schedule.outlook(session, await schedule.put(session, owner.id, new), serving)
 
 
@@ -106,7 +108,7 @@ async def test_a_hosted_model_that_serves_leaves_nothing_for_runs_that_need_logp
         task = await tasks.submit(session, owner.id, tasks.NewTask(instruction="x"))
         ended = {"finished_at": datetime.now(UTC), "score": 1.0, "score_source": PERSON}
         await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
-    new = schedule.NewSchedule(every_scored_tasks=300, settings=RunSettings(kind=RunKind(kind)))
+    new = schedule.ScheduleRequest(every_scored_tasks=300, settings=RunSettings(kind=RunKind(kind)))
     found = await schedule.outlook(session, await schedule.put(session, owner.id, new), GREEDY)
     assert [each for each in found.problems if "the hosted model that serves has no token ids" not in each] == []
     assert (len(found.problems), found.scores_per_week > 0) == (problems, not problems)

@@ -44,7 +44,7 @@ async def grow_runs(session: AsyncSession, project_id: UUID, now: datetime, chan
     part = msgspec.to_builtins(RunPart("rollouts", 31, 48))
     await session.execute(update(row).where(row.id == made["running"]).values(part=part, **started))
     made["queued"] = (await runs.create(session, project_id, RunSettings(kind=RunKind.LOGGED))).id
-    await schedule.put(session, project_id, schedule.NewSchedule(every_hours=24, every_scored_tasks=300))
+    await schedule.put(session, project_id, schedule.ScheduleRequest(every_hours=24, every_scored_tasks=300))
     return made
 
 

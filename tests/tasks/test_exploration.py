@@ -59,7 +59,7 @@ async def configure(project: LedgerProject, **settings: Any) -> None:
 
 
 async def schedule(project: LedgerProject, kind: RunKind, *, enabled: bool = True) -> None:
-    new = schedules.NewSchedule(every_hours=1000, settings=RunSettings(kind=kind), enabled=enabled)
+    new = schedules.ScheduleRequest(every_hours=1000, settings=RunSettings(kind=kind), enabled=enabled)
     async with project.sessions.begin() as session:
         await schedules.put(session, project.id, new)
 

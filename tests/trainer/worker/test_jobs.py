@@ -240,7 +240,7 @@ async def test_the_worker_fires_schedules(host: WorkerHost) -> None:
     async with host.sessions.begin() as session:
         project = await project_row(session)
         await schedule.put(
-            session, project.id, schedule.NewSchedule(every_hours=1 / 3600, settings=RunSettings(steps=1))
+            session, project.id, schedule.ScheduleRequest(every_hours=1 / 3600, settings=RunSettings(steps=1))
         )
     await host.worker()
     async with asyncio.timeout(120):
