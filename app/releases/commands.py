@@ -98,51 +98,21 @@ def _named(labels: Mapping[str, str], found: Mapping[str, Sequence[str]], what: 
             yield visible(f"  {label}: {', '.join(names[:_MOST])}{others}")
 
 
-def show_result(session: "ServerSession", run: Mapping[str, Any]) -> None:
-    """Show the result of a run that has ended."""
-    session.show(run, lambda run: run["result"] or {"result": "none"})
-
-
-def run_fields(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a run, with the metrics of its last step."""
-    shown = {name: value for name, value in run.items() if name not in ("links", "last_step")}
-    shown["failure"] = readable_error(run["failure"] or "")
-    return shown | ({"last step": run["last_step"]["metrics"]} if run["last_step"] else {})
-
-
-def release_evidence(release: Mapping[str, Any]) -> dict[str, Any]:
-    """With what it says to do in the words of the command line."""
-    found = release["evidence"] or {}
-    return {name: readable_error(value) if isinstance(value, str) else value for name, value in found.items()}
-
-
-def _run_row(run: Mapping[str, Any]) -> tuple[object, ...]:
-    done = f"{run['step']}/{run['steps'] or '?'}" if run["step"] else "-"
-    return (
-        run["id"],
-        run["kind"],
-        run["state"],
-        done,
-        _moment(run["created_at"]),
-        readable_error(run["failure"] or ""),
-    )
-
-
 def _release_row(release: Mapping[str, Any]) -> tuple[object, ...]:
     verdict = readable_error((release["evidence"] or {}).get("reason", ""))
-    made, since = _moment(release["created_at"]), "-"
+    made, since = moment(release["created_at"]), "-"
     if release["state"] == "active":
-        since = _moment(release["activated_at"])
+        since = moment(release["activated_at"])
     state = f"{release['state']}, watched" if release["watched"] else release["state"]
     return release["number"], state, release["model"], made, since, verdict
 
 
-def _moment(text: str | None) -> str:
+def moment(text: str | None) -> str:
+    """A time of the server, to the second."""
     return text[:19].replace("T", " ") if text else "-"
 
 
-RUNS = Listing(("run", "kind", "state", "steps", "created", "failure"), _run_row, items="runs")
-RELEASES = Listing(("release", "state", "model", "created", "active since", "reason of the gate"), _release_row)
+_RELEASES = Listing(("release", "state", "model", "created", "active since", "reason of the gate"), _release_row)
 
 
 @click.command()
@@ -187,7 +157,7 @@ def releases(  # noqa: PLR0913 - an argument for each option
         raise click.UsageError("--keep-skills and --yes need --activate")
     if not (number or add or hosted):
         _refuse_unnamed(changed=activate or canary is not None or bool(shadow))
-        session.show_list("/v1/releases", RELEASES, project=project)
+        session.show_list("/v1/releases", _RELEASES, project=project)
         return
     server = session.server
     policy = {"hosted": hosted} if hosted else _adapter(add) if add else None
@@ -261,10 +231,16 @@ def _canary(path: str, percent: float) -> tuple[str, str, object]:
 
 def _all_of(server: "SageClient", path: str, release: Mapping[str, Any]) -> dict[str, Any]:
     """The release with the figures of its canary or watch, and the results of its shadow tasks."""
-    shown = {**release, "evidence": release_evidence(release)}
+    shown = {**release, "evidence": _evidence(release)}
     if release["state"] == "canary":
         shown["canary"] = server.request("GET", f"{path}/canary")
     if release["watched"]:
         shown["watch"] = server.request("GET", f"{path}/watch")
     shadows = server.request("GET", f"{path}/shadow")
     return shown | ({"shadow": shadows} if shadows["tasks"] else {})
+
+
+def _evidence(release: Mapping[str, Any]) -> dict[str, Any]:
+    """With what it says to do in the words of the command line."""
+    found = release["evidence"] or {}
+    return {name: readable_error(value) if isinstance(value, str) else value for name, value in found.items()}

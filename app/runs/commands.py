@@ -12,8 +12,8 @@ import msgspec
 from app.base.errors import InvalidError
 from app.base.run_settings import PRACTICE, RunKind, RunSettings, read_settings
 from app.client.options import page_options, project_option, server_command
-from app.client.words import Listing
-from app.releases.commands import RUNS, run_fields, show_result
+from app.client.words import Listing, readable_error
+from app.releases.commands import moment
 
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession
@@ -56,7 +56,7 @@ def train(session: "ServerSession", project: str | None, kind: str, given: tuple
         session.confirm(run, f"run {run['id']}\nfollow it with: sage runs {run['id']} --follow")
         return
     click.echo(f"run {run['id']}", err=True)
-    show_result(session, watch_run(server, UUID(run["id"])))
+    _show_result(session, watch_run(server, UUID(run["id"])))
 
 
 def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
@@ -95,7 +95,12 @@ def practice(session: "ServerSession", project: str | None, name: str, hours: fl
         session.confirm(run, told)
         return
     click.echo(f"run {run['id']}: {run['estimate']}", err=True)
-    show_result(session, watch_run(session.server, UUID(run["id"])))
+    _show_result(session, watch_run(session.server, UUID(run["id"])))
+
+
+def _show_result(session: "ServerSession", run: Mapping[str, Any]) -> None:
+    """Show the result of a run that has ended."""
+    session.show(run, lambda run: run["result"] or {"result": "none"})
 
 
 _STATES = ("queued", "running", "done", "failed", "cancelled")
@@ -119,7 +124,7 @@ def runs(
     if cancel and retry:
         raise click.UsageError("either --cancel or --retry")
     if run is None:
-        session.show_list("/v1/training-runs", RUNS, **only)
+        session.show_list("/v1/training-runs", _RUNS, **only)
         return
     path = f"/v1/training-runs/{run}"
     if cancel and session.server.request("GET", path)["state"] == "cancelled":
@@ -130,9 +135,31 @@ def runs(
     if follow:
         from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, as ServerSession
 
-        show_result(session, watch_run(session.server, run))
+        _show_result(session, watch_run(session.server, run))
     else:
-        session.show(session.server.request("GET", path), run_fields)
+        session.show(session.server.request("GET", path), _run_fields)
+
+
+def _run_fields(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a run, with the metrics of its last step."""
+    shown = {name: value for name, value in run.items() if name not in ("links", "last_step")}
+    shown["failure"] = readable_error(run["failure"] or "")
+    return shown | ({"last step": run["last_step"]["metrics"]} if run["last_step"] else {})
+
+
+def _run_row(run: Mapping[str, Any]) -> tuple[object, ...]:
+    done = f"{run['step']}/{run['steps'] or '?'}" if run["step"] else "-"
+    return (
+        run["id"],
+        run["kind"],
+        run["state"],
+        done,
+        moment(run["created_at"]),
+        readable_error(run["failure"] or ""),
+    )
+
+
+_RUNS = Listing(("run", "kind", "state", "steps", "created", "failure"), _run_row, items="runs")
 
 
 @click.command()
