@@ -263,7 +263,7 @@ class ReleasePage(Controller):
         if file == "race":
             return csv_file(f"release-{release.number}-canary", _RACE, map(_race_numbers, race))
         watched = await watch.evaluate(session, release) if release.watched_against is not None else None
-        compared = {"canary": _canary(evidence, trial), "watch": _watch(evidence, watched)}
+        compared: dict[str, Any] = {"canary": _canary(evidence, trial), "watch": _watch(evidence, watched)}
         if file:
             return _figures_file(release, file, evidence, compared)
         before = _before(release, served, rows)

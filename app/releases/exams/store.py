@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select
+from sqlalchemy import Row, Select, and_, func, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -476,18 +476,15 @@ async def add(session: AsyncSession, project_id: UUID, new: NewEvaluation) -> ta
     return row
 
 
-async def of_run(session: AsyncSession, run_id: UUID) -> Sequence[tables.Evaluation]:
-    """Oldest first."""
-    return await _where(session, tables.Evaluation.run_id == run_id)
-
-
 async def delete_of_run(session: AsyncSession, run_id: UUID) -> None:
     await session.execute(sql_delete(tables.Evaluation).where(tables.Evaluation.run_id == run_id))
 
 
 async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[tables.Evaluation]:
     """Oldest first."""
-    return await _where(session, tables.Evaluation.release_id == release_id)
+    evaluation = tables.Evaluation
+    query = select(evaluation).where(evaluation.release_id == release_id).order_by(evaluation.created_at)
+    return (await session.scalars(query)).all()
 
 
 async def exams_of_release(session: AsyncSession, release_id: UUID) -> set[str]:
@@ -509,8 +506,3 @@ async def of_exam(
         .order_by(evaluation.created_at)
     )
     return [(row[0], row[1]) for row in await session.execute(query)]
-
-
-async def _where(session: AsyncSession, which: ColumnElement[bool]) -> Sequence[tables.Evaluation]:
-    query = select(tables.Evaluation).where(which).order_by(tables.Evaluation.created_at)
-    return (await session.scalars(query)).all()

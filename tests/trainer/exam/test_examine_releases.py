@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from app.base.errors import InvalidError
 from app.base.run_settings import check_runnable, read_settings
@@ -119,8 +119,9 @@ async def test_an_attempt_goes_on_where_the_last_one_was_lost_and_stores_its_res
     result = await train(job, third)
     assert list(third.metrics) == []
     async with shop.sessions() as session:
-        stored = await exams.of_run(session, job.id)
-    assert [row.figures for row in stored] == [each["figures"] for each in result.evidence["releases"]]
+        of_run = select(tables.Evaluation.figures).where(tables.Evaluation.run_id == job.id)
+        stored = (await session.scalars(of_run.order_by(tables.Evaluation.created_at))).all()
+    assert stored == [each["figures"] for each in result.evidence["releases"]]
 
 
 async def test_other_scenarios_than_those_of_the_last_attempt_are_all_examined(shop: TrainingProject) -> None:
