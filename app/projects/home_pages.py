@@ -23,7 +23,6 @@ from app.projects.statistics import FailingKind, OutcomeCounts, TaskStatistics, 
 from app.releases import store as releases
 from app.skills import store as skills
 from app.skills import value
-from app.skills.value import ScenarioSavings
 from app.tasks import queue
 from app.tasks import store as tasks
 from app.tasks.feedback import WantedFeedback, wanted_feedback
@@ -81,7 +80,7 @@ class HomePages(Controller):
             **await _now(session, owner),
             cost=sum(each.cost for each in await usage.of_days(session, owner, days)),
             savings=await value.by_scenario(session, owner, visit.now - timedelta(days=days)),
-            total=_total,
+            total=value.total,
             wanted=await _wanted(session, visit),
         )
 
@@ -101,10 +100,6 @@ async def _now(session: AsyncSession, project_id: UUID) -> dict[str, Any]:
     queued, running = await queue.in_progress(session, project_id)
     latest = await tasks.page(session, tasks.TaskFilter(project_id=project_id), limit=_LATEST)
     return {"queued": queued, "running": running, "latest": latest.items}
-
-
-def _total(savings: list[ScenarioSavings], measure: str) -> float:
-    return value.total(savings, measure)
 
 
 async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
@@ -186,12 +181,9 @@ def _outcomes(counts: Sequence[OutcomeCounts], since: datetime, now: datetime, b
     starts = [since]
     while starts[-1] + _LENGTHS[bucket] <= now:
         starts.append(starts[-1] + _LENGTHS[bucket])
-    columns = [Column(_label(start, bucket), _values(by_start.get(start))) for start in starts]
+    found = [(start, by_start.get(start)) for start in starts]
+    columns = [Column(_label(at, bucket), [getattr(each, name, 0) for name in _OUTCOMES]) for at, each in found]
     return column_chart(f"Solved, unscored and failed tasks by {bucket.value}", _OUTCOMES, columns, count)
-
-
-def _values(counts: OutcomeCounts | None) -> tuple[int, ...]:
-    return tuple(getattr(counts, name, 0) for name in _OUTCOMES)
 
 
 def _label(start: datetime, bucket: TimeBucket) -> str:

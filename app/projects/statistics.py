@@ -108,10 +108,6 @@ async def of_project(
     return CountedTasks(rows, oldest)
 
 
-def _ended(project_id: UUID, since: datetime, until: datetime) -> ColumnElement[bool]:
-    return and_(_task.project_id == project_id, _task.finished_at >= since, _task.finished_at < until)
-
-
 def _window(project_id: UUID, since: datetime, until: datetime, most: int) -> Subquery:
     """Columns of an index, which is read without the table."""
     columns = (
@@ -125,7 +121,8 @@ def _window(project_id: UUID, since: datetime, until: datetime, most: int) -> Su
         _task.turns,
         _task.generated_tokens,
     )
-    newest = select(*columns).where(_ended(project_id, since, until)).order_by(_task.finished_at.desc())
+    ended = and_(_task.project_id == project_id, _task.finished_at >= since, _task.finished_at < until)
+    newest = select(*columns).where(ended).order_by(_task.finished_at.desc())
     return newest.limit(most).subquery("ended")
 
 
@@ -219,7 +216,7 @@ async def over_time(
     session: AsyncSession, project_id: UUID, since: datetime, bucket: TimeBucket
 ) -> list[OutcomeCounts]:
     """Oldest first."""
-    ended = _task_outcomes_ended(project_id, since, _MOST)
+    ended = _latest_ended(project_id, since, _MOST)
     of = outcome_columns(ended)
     start = func.date_trunc(bucket.value, ended.c.finished_at, "UTC").label("start")
     counts = [func.count().filter(each).label(name) for name, each in of._asdict().items()]
@@ -229,14 +226,14 @@ async def over_time(
 
 async def count_failed(session: AsyncSession, project_id: UUID) -> int:
     """Of the last 30 days."""
-    ended = _task_outcomes_ended(project_id, ago(_WINDOW.total_seconds()), _MOST)
+    ended = _latest_ended(project_id, ago(_WINDOW.total_seconds()), _MOST)
     failed = func.count().filter(outcome_columns(ended).failed)
     return (await session.scalars(select(failed).select_from(ended))).one()
 
 
 async def failing_kinds(session: AsyncSession, project_id: UUID, limit: int) -> list[FailingKind]:
     """Of the latest tasks of the last 30 days, the kinds with most failures first."""
-    ended = _task_outcomes_ended(project_id, ago(_WINDOW.total_seconds()), _MOST_OF_KINDS)
+    ended = _latest_ended(project_id, ago(_WINDOW.total_seconds()), _MOST_OF_KINDS)
     has_failed = outcome_columns(ended).failed
     name = func.coalesce(ended.c.scenario, ended.c.instruction).label("name")
     failed = func.count().filter(has_failed).label("failed")
@@ -255,7 +252,7 @@ async def failing_kinds(session: AsyncSession, project_id: UUID, limit: int) -> 
     return [FailingKind(**row) for row in rows]
 
 
-def _task_outcomes_ended(project_id: UUID, since: Any, most: int) -> Subquery:
+def _latest_ended(project_id: UUID, since: Any, most: int) -> Subquery:
     """Without those that do others again, or repair a skill: many end where they want to change something."""
     columns = (
         _task.id, _task.state, _task.stop, _task.score, _task.scenario, _task.instruction, _task.finished_at

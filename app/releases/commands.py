@@ -156,7 +156,8 @@ def releases(  # noqa: PLR0913 - an argument for each option
     if (keep_skills or yes) and not activate:
         raise click.UsageError("--keep-skills and --yes need --activate")
     if not (number or add or hosted):
-        _refuse_unnamed(changed=activate or canary is not None or bool(shadow))
+        if activate or shadow or canary is not None:
+            raise click.UsageError("name the release: `sage releases` lists them")
         session.show_list("/v1/releases", _RELEASES, project=project)
         return
     server = session.server
@@ -196,11 +197,6 @@ def _adapter(directory: Path) -> dict[str, str]:
     settings = Settings.from_env()
     store = AdapterStore(settings.adapters_dir, settings.adapter_store)
     return {"adapter": asyncio.run(store.import_adapter(directory))}
-
-
-def _refuse_unnamed(*, changed: bool) -> None:
-    if changed:
-        raise click.UsageError("name the release: `sage releases` lists them")
 
 
 def _activate(server: "SageClient", path: str, skills: str, *, ask: bool, allow_rejected: bool) -> None:

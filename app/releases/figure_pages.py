@@ -277,7 +277,7 @@ def _by_exam(evidence: Evidence) -> ReleaseVerdict | None:
     sgc, tokens = exam.difference.sgc, exam.difference.tokens
     fewer = f", with {formats.count(-tokens.mean)} fewer tokens a task" if tokens.high < 0 else ""
     points = f"{abs(sgc.mean):.1f} points {'more' if sgc.mean >= 0 else 'fewer'} of the scenarios of the exam"
-    because = f"it solves {points} ({_plain(sgc)}){fewer}"
+    because = f"it solves {points} ({sgc.low:+.1f} to {sgc.high:+.1f}){fewer}"
     word: Word = "undecided"
     if sgc.low > 0:
         word = "better"
@@ -330,10 +330,6 @@ def _text(found: Measured) -> str:
     if isinstance(found, Interval):
         return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
     return formats.score(found)
-
-
-def _plain(found: Interval) -> str:
-    return f"{found.low:+.1f} to {found.high:+.1f}"
 
 
 _ENDS = ("", "_low", "_high")

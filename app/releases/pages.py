@@ -458,7 +458,7 @@ class ReleaseChangePages(Controller):
 
     @get("/canary/start")
     async def ask_canary(self, release_id: FromPath[UUID], visit: Visitor, session: Db) -> Response[Any]:
-        return await _release_changes_canary(visit, session, release_id, Form(values={"percent": "10"}))
+        return await _canary_form(visit, session, release_id, Form(values={"percent": "10"}))
 
     @post("/canary/start")
     async def start_canary(
@@ -472,14 +472,14 @@ class ReleaseChangePages(Controller):
     ) -> Response[Any]:
         form = await read_form(request, CanaryFields)
         if form.value is None:
-            return await _release_changes_canary(visit, session, release_id, form)
+            return await _canary_form(visit, session, release_id, form)
         release = await releases.get(session, release_id, visit.access.project_id)
         await session.commit()  # no transaction is held while weights are loaded
         percent, allowed = form.value.percent, form.value.allow_rejected == "true"
         try:
             await canary.begin(promoter, sessions, release_id, percent, visit.access.actor, allow_rejected=allowed)
         except AppError as error:
-            return await _release_changes_canary(visit, session, release_id, form.refused(error))
+            return await _canary_form(visit, session, release_id, form.refused(error))
         notice = f"release {release.number} serves {percent:g} % of the new tasks as a canary"
         return after_change(visit.url(f"/console/releases/{release_id}"), notice)
 
@@ -524,7 +524,7 @@ async def _activation(
     )
 
 
-async def _release_changes_canary(
+async def _canary_form(
     visit: Visit, session: AsyncSession, release_id: UUID, form: Form[CanaryFields]
 ) -> Response[Any]:
     release = await releases.get(session, release_id, visit.access.project_id)
@@ -596,7 +596,7 @@ class ReleaseComparePages(Controller):
             releases=rows,
             one=one,
             other=other,
-            verdict=_release_compare_verdict(one, other),
+            verdict=_verdict_between(one, other),
             diff=found,
             sources=await _sources(session, found.skills) if visit.allows("skills") else [],
             exams=await _shared_exams(session, one, other) if visit.allows("admin") else [],
@@ -627,7 +627,7 @@ def _numbered(rows: Sequence[tables.Release], number: int) -> tables.Release:
 _OPPOSITE = {"better": "worse", "worse": "better"}
 
 
-def _release_compare_verdict(one: tables.Release, other: tables.Release) -> ReleaseVerdict | None:
+def _verdict_between(one: tables.Release, other: tables.Release) -> ReleaseVerdict | None:
     """What the evidence of either of them says about the second one."""
     found = verdict(read_evidence(other.evidence))
     if found is not None and found.against == one.number:

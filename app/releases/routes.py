@@ -36,6 +36,9 @@ from app.web.access import Caller, Db
 from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
 from app.web.problem import problems
 
+_READ = problems(400, 401, 403, 404)
+_MOVE = problems(400, 401, 403, 404, 409)
+
 log = structlog.get_logger(__name__)
 
 AllowRejected = Annotated[
@@ -45,7 +48,6 @@ SkillsQuery = Annotated[
     SkillsMode,
     QueryParameter(description="`restore` the skills of a release that served before, or `keep` the present ones"),
 ]
-_READ = problems(400, 401, 403, 404)
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,11 +117,7 @@ class ReleaseController(Controller):
         """Its weights, the training run that produced them, and the result of the gate."""
         return ReleaseView.of(await releases.get(session, release_id, access.project_id))
 
-    @post(
-        summary="Propose an adapter or a hosted model",
-        opt={"scope": "admin"},
-        responses=problems(400, 401, 403, 404),
-    )
+    @post(summary="Propose an adapter or a hosted model", opt={"scope": "admin"}, responses=_READ)
     async def propose(
         self,
         data: JSONBody[ReleaseRequest],
@@ -216,7 +214,7 @@ class ReleaseDiffController(Controller):
     tags = ("Releases",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get("/{other:uuid}", summary="Compare two releases", responses=problems(400, 401, 403, 404))
+    @get("/{other:uuid}", summary="Compare two releases", responses=_READ)
     async def compare(
         self,
         release_id: FromPath[UUID],
@@ -232,9 +230,6 @@ class ReleaseDiffController(Controller):
         """
         release = await releases.get(session, release_id, access.project_id)
         return await diff(session, document_reader, release, await releases.get(session, other, access.project_id))
-
-
-_MOVE = problems(400, 401, 403, 404, 409)
 
 
 class CanaryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -284,11 +279,7 @@ class CanaryController(Controller):
     tags = ("Releases",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(
-        status_code=200,
-        summary="Start a canary",
-        responses=problems(400, 401, 403, 404, 409, 503),
-    )
+    @post(status_code=200, summary="Start a canary", responses=problems(400, 401, 403, 404, 409, 503))
     async def start_canary(
         self,
         release_id: FromPath[UUID],
@@ -363,7 +354,7 @@ class WatchController(Controller):
     tags = ("Releases",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(summary="Show the metrics of a watch", responses=problems(400, 401, 403, 404, 409))
+    @get(summary="Show the metrics of a watch", responses=_MOVE)
     async def show_watch(self, release_id: FromPath[UUID], session: Db, access: Caller) -> WatchView:
         """409 if the release is not watched. One that was has the result in `evidence`."""
         row = await releases.get(session, release_id, access.project_id)
@@ -413,7 +404,7 @@ class ShadowController(Controller):
     tags = ("Releases",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(status_code=202, summary="Repeat finished tasks", responses=problems(400, 401, 403, 404, 409))
+    @post(status_code=202, summary="Repeat finished tasks", responses=_MOVE)
     async def start_shadows(
         self,
         release_id: FromPath[UUID],
@@ -430,11 +421,7 @@ class ShadowController(Controller):
         await session.commit()
         return ShadowsView.of(await trials_store.of_release(session, row.id))
 
-    @get(
-        summary="Compare a release on finished tasks",
-        opt={"scope": "tasks"},
-        responses=problems(401, 403, 404),
-    )
+    @get(summary="Compare a release on finished tasks", opt={"scope": "tasks"}, responses=problems(401, 403, 404))
     async def show_shadows(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ShadowsView:
         """Paired differences between tasks and their shadows, with 95 % intervals of the mean."""
         row = await releases.get(session, release_id, access.project_id)

@@ -151,12 +151,8 @@ def _summarize(metrics: Mapping[str, PairedDifference]) -> str:
     >>> _summarize({"reward": PairedDifference(pairs=9, difference=Interval(-0.25, -0.5, 0.125))})
     'reward -0.25 [-0.5, +0.125] on 9 pairs'
     """
-    return ", ".join(_summarize_metric(name, metric) for name, metric in metrics.items())
-
-
-def _summarize_metric(name: str, metric: PairedDifference) -> str:
-    by = metric.difference
-    return f"{name} {by or 'unknown'} on {metric.pairs} pairs"
+    known = metrics.items()
+    return ", ".join(f"{name} {each.difference or 'unknown'} on {each.pairs} pairs" for name, each in known)
 
 
 def _checks_of(tasks: Iterable[WatchedTask]) -> ConstantChecks:
@@ -175,12 +171,12 @@ def _not_counted(
 ) -> NotCounted:
     earlier, later = _by_name(before), _by_name(now)
     checks = _checks_of([*before, *scored])
-    constant = {name: each for name, each in _by_name(scored).items() if name in earlier and name in checks}
+    constant = {name: len(each) for name, each in _by_name(scored).items() if name in earlier and name in checks}
     others = _alone(later, earlier)
     return NotCounted(
         vanished=_most(_alone(earlier, later)),
         other_traffic=_most(others),
-        constant_checks=_most(_counts(constant)),
+        constant_checks=_most(constant),
         unmatched=len(now) - others.total() - matched,
     )
 
@@ -205,10 +201,6 @@ def _by_name(tasks: Iterable[WatchedTask]) -> dict[str, list[WatchedTask]]:
     for task in tasks:
         found[task.kind].append(task)
     return found
-
-
-def _counts(tasks: Mapping[str, Sequence[WatchedTask]]) -> dict[str, int]:
-    return {name: len(each) for name, each in tasks.items()}
 
 
 def _alone(

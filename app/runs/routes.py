@@ -38,6 +38,9 @@ from app.web.problem import AnyRequest, problems
 from app.web.routes import NotifyWorkers
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
+_READ = problems(400, 401, 403, 404)
+_MOVE = problems(400, 401, 403, 404, 409)
+
 
 class EnvironmentView(msgspec.Struct, frozen=True):
     """`options` is the JSON schema of an object whose properties are the environment's options."""
@@ -123,7 +126,7 @@ class DatasetController(Controller):
                 row = await _store(sessions, access, datasets, owner, received, name, limits)
         return DatasetView.of(row, owner.name)
 
-    @get(summary="List datasets", responses=problems(400, 401, 403, 404))
+    @get(summary="List datasets", responses=_READ)
     async def index(
         self, session: Db, access: Caller, project: ProjectName = None, cursor: Cursor = None, limit: Limit = 50
     ) -> DatasetPage:
@@ -133,7 +136,7 @@ class DatasetController(Controller):
         names = await project_names(session)
         return DatasetPage([DatasetView.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
-    @get("/{dataset_id:uuid}", summary="Show a dataset", responses=problems(400, 401, 403, 404))
+    @get("/{dataset_id:uuid}", summary="Show a dataset", responses=_READ)
     async def show(self, dataset_id: FromPath[UUID], session: Db, access: Caller) -> DatasetView:
         row = await dataset_table.get(session, dataset_id, access.project_id)
         return DatasetView.of(row, (await projects.by_id(session, row.project_id)).name)
@@ -410,8 +413,6 @@ class _RunReader:
 
 After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
 StepLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="maximum number of steps")]
-_READ = problems(400, 401, 403, 404)
-_MOVE = problems(400, 401, 403, 404, 409)
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -532,7 +533,7 @@ async def start_run(
     await check_data(session, access, project, settings, data_rules)
     await check_experience(session, project, settings, judged=judged)
     run = await runs.create(session, project.id, settings)
-    await _runs_audit(session, access, run, AuditAction.RUN_QUEUED)
+    await _audit_run(session, access, run, AuditAction.RUN_QUEUED)
     await session.commit()
     await notify_workers(run.id)
     return run
@@ -543,7 +544,7 @@ async def retry_run(
 ) -> tables.TrainingRun:
     """Queue it again, and commit. Raises ConflictError unless it failed or was cancelled."""
     run = await runs.retry(session, run_id)
-    await _runs_audit(session, access, run, AuditAction.RUN_RETRIED)
+    await _audit_run(session, access, run, AuditAction.RUN_RETRIED)
     await session.commit()
     await notify_workers(run.id)
     return run
@@ -552,12 +553,12 @@ async def retry_run(
 async def cancel_run(session: AsyncSession, access: Access, run_id: UUID) -> tables.TrainingRun:
     """Cancel it at once if it waits, or else within seconds, and commit. Raises ConflictError if it has ended."""
     run = await runs.request_cancel(session, run_id)
-    await _runs_audit(session, access, run, AuditAction.RUN_CANCELLED)
+    await _audit_run(session, access, run, AuditAction.RUN_CANCELLED)
     await session.commit()
     return run
 
 
-async def _runs_audit(session: AsyncSession, access: Access, run: tables.TrainingRun, action: AuditAction) -> None:
+async def _audit_run(session: AsyncSession, access: Access, run: tables.TrainingRun, action: AuditAction) -> None:
     await audit.add(session, run.project_id, None, access.actor, action, {"run": str(run.id)})
 
 

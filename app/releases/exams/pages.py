@@ -68,7 +68,8 @@ class ExamPages(Controller):
         row = await exams.get(session, visit.project.id, name, version)
         found = await _results(session, visit.project.id, name)
         if file == "csv":
-            return csv_file(f"exam-{name}", [*_CSV, *_measure_names()], map(_numbers, found))
+            measures = [f"{each}{end}" for each in _MEASURES for end in ("", "_low", "_high")]
+            return csv_file(f"exam-{name}", [*_CSV, *measures], map(_numbers, found))
         versions = await exams.versions(session, visit.project.id, name)
         sizes = await exams.of(session, [each.id for each in versions])
         views = [ExamView.of(each, visit.project.name, sizes[each.id]) for each in versions]
@@ -130,10 +131,6 @@ def _point(each: ReleaseResult) -> Point:
     share = f"{solved.mean:.1f} % [{solved.low:.1f}, {solved.high:.1f}]"
     title = f"release {result.release}, version {result.version}, {result.on}: {share}"
     return Point(float(result.release or 0), solved.mean, title, solved.low, solved.high)
-
-
-def _measure_names() -> list[str]:
-    return [f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high")]
 
 
 def _numbers(each: ReleaseResult) -> list[object]:
