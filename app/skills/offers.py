@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.base.values import Json, Offer, Stop, Trajectory
+from app.base.values import GOOD, Json, Offer, Stop, Trajectory
 from app.db import lease, results, tables
 from app.db.database import Handle, execute, to_json
 from app.db.results import TaskSums, proven, read_sums, sums_of
@@ -324,7 +324,7 @@ async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[
 def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
     """Whether a row of `tasks` makes a use a success."""
     score = tasks.c.score
-    return or_(score >= 0.5, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))
+    return or_(score >= GOOD, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))
 
 
 MOST_TASKS = 20_000

@@ -13,12 +13,14 @@ from sqlalchemy import Double, Select, case, cast, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from app.base.values import GOOD
 from app.db import tables
 from app.db.queries import in_array
 from app.db.results import proven
 from app.db.tables import TaskState
 
-_MOST = 20_000  # tasks
+_COMPARED = 20_000  # tasks, the newest
+_SAVINGS = 100_000  # tasks, the newest
 _task, _offer, _withheld = tables.Task, tables.SkillOffer, tables.WithheldSkill
 
 
@@ -52,10 +54,8 @@ async def compared_tasks(
     """The latest 20,000, in the order in which they ended; all that concern a skill, if one is given."""
     offered, withheld = exists().where(_offer.task_id == _task.id), exists().where(_withheld.task_id == _task.id)
     if skill_id is not None:
-        offered, withheld = (
-            offered.where(_offer.skill_id == skill_id),
-            withheld.where(_withheld.skill_id == skill_id),
-        )
+        offered = offered.where(_offer.skill_id == skill_id)
+        withheld = withheld.where(_withheld.skill_id == skill_id)
     done = _task.state == TaskState.DONE
     costs = (case((done, _task.turns)), case((done, _task.generated_tokens)))
     query = (
@@ -63,7 +63,7 @@ async def compared_tasks(
         .where(_task.project_id == project_id, proven().is_not(None), _task.finished_at.is_not(None))
         .where(_task.skill_run.is_(None), or_(offered, withheld))
         .order_by(_task.finished_at.desc(), _task.id)
-        .limit(_MOST)
+        .limit(_COMPARED)
     )
     if scenario is not None:
         query = query.where(_task.scenario == scenario)
@@ -71,10 +71,6 @@ async def compared_tasks(
         query = query.where(_task.finished_at >= since)
     rows = (await session.execute(query)).all()
     return [ComparedTask(*row) for row in reversed(rows)]
-
-
-_SKILL_SAVINGS_MOST = 100_000  # tasks, the newest
-_SUCCESS = 0.5
 
 
 class MeanCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,30 +122,16 @@ def _query(project_id: UUID, since: datetime) -> Select[Any]:
     skill_runs = select(other.id).where(other.project_id == project_id, other.skill_run.is_not(None))
     used = exists().where(_offer.task_id == _task.id, _offer.returned > 0).label("used")
     newest = (
-        select(
-            _task.scenario,
-            used,
-            _task.turns,
-            _task.generated_tokens,
-            _task.score,
-        )
+        select(_task.scenario, used, _task.turns, _task.generated_tokens, _task.score)
         .add_columns(func.extract("epoch", _task.finished_at - _task.started_at).label("seconds"))
-        .where(
-            _task.project_id == project_id,
-            _task.finished_at >= since,
-            _task.state == TaskState.DONE,
-        )
-        .where(
-            _task.scenario.is_not(None),
-            _task.started_at.is_not(None),
-            _task.id.not_in(skill_runs),
-        )
+        .where(_task.project_id == project_id, _task.finished_at >= since, _task.state == TaskState.DONE)
+        .where(_task.scenario.is_not(None), _task.started_at.is_not(None), _task.id.not_in(skill_runs))
         .order_by(_task.finished_at.desc())
-        .limit(_SKILL_SAVINGS_MOST)
+        .limit(_SAVINGS)
         .subquery()
     )
     c = newest.c
-    scored, good = func.count(c.score), func.count().filter(c.score >= _SUCCESS)
+    scored, good = func.count(c.score), func.count().filter(c.score >= GOOD)
     means = [cast(func.avg(each), Double) for each in (c.turns, c.generated_tokens, c.seconds)]
     success = cast(good, Double) / func.nullif(scored, 0)
     return select(c.scenario, c.used, func.count(), *means, success).group_by(c.scenario, c.used)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from app.agent.action import extract_code, words_before_code
 from app.base.text import numbered, visible
-from app.base.values import Stop, in_words, what_to_do
+from app.base.values import GOOD, Stop, in_words, what_to_do
 from app.client.server import ServerError, ServerEvent
 from app.client.terminal import ServerSession, python_code, show_json, terminal
 from app.client.words import arguments_text, readable_error
@@ -161,9 +161,6 @@ _LINES: Mapping[str, Callable[[ServerEvent], Iterator[Text]]] = {
 }
 
 
-_SUCCESS = 0.5  # the least score of one
-
-
 class TaskExit(IntEnum):
     """Exit codes of commands that follow a task. Others: 2 wrong usage, 5 no server answers, 6 it refused."""
 
@@ -208,7 +205,7 @@ def exit_of(task: Mapping[str, Any]) -> TaskExit:
     if task["state"] == "cancelled":
         return TaskExit.CANCELLED
     if task["state"] == "done" and task["score"] is not None:
-        return TaskExit.SUCCEEDED if task["score"] >= _SUCCESS else TaskExit.SCORED_AS_FAILURE
+        return TaskExit.SUCCEEDED if task["score"] >= GOOD else TaskExit.SCORED_AS_FAILURE
     completed = task["state"] == "done" and task["stop_reason"] == "completed"
     return TaskExit.SUCCEEDED if completed else TaskExit.FAILED
 

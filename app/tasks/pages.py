@@ -22,7 +22,7 @@ from app.apis.approvals.routes import DECISIONS, ApprovalView, DecisionRequest, 
 from app.apis.documents.reader import DocumentReader
 from app.apis.pages import read_callable
 from app.base.errors import AppError, InvalidError, NotFoundError
-from app.base.values import Stop, Trajectory
+from app.base.values import GOOD, Stop, Trajectory
 from app.db import results, tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
@@ -49,7 +49,6 @@ from app.web.sse import BATCH_SIZE, EventBatch, event_stream
 
 _PAGE = 50
 _SCENARIOS = 100  # that are suggested
-_SUCCESS = 0.5
 _BELOW = 0.4999999
 _Any = Request[Any, Any, Any]
 
@@ -154,7 +153,7 @@ async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> task
         scenario=query.scenario,
         skill_ids=await _skill_ids(session, owner, query.skill) if query.skill else None,
         release_id=await _release_id(session, owner, query.release) if query.release else None,
-        min_score=_SUCCESS if query.score == "good" else None,
+        min_score=GOOD if query.score == "good" else None,
         max_score=_BELOW if query.score == "bad" else None,
         created_after=_midnight(query.since),
         created_before=_midnight(query.until and query.until + timedelta(days=1)),

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.gateway import Gateway
 from app.base.errors import AppError, InvalidError, NotFoundError, SandboxError
-from app.base.values import Json, ScoreSource
+from app.base.values import GOOD, Json, ScoreSource
 from app.db import results, tables
 from app.db.database import Sessions, keys_of
 from app.db.lease import DueQueue
@@ -324,7 +324,6 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         return self.tasks >= LEAST_TASKS and self.low >= least and (self.kappa or 0.0) > 0
 
 
-_SUCCESS = 0.5
 _COUNTS = ("both", "neither", "judge_only", "person_only")
 
 _task = tables.Task
@@ -379,7 +378,7 @@ async def trusted(session: AsyncSession, project_id: UUID, judges: Iterable[str 
 
 async def agreements(session: AsyncSession, project_id: UUID) -> Mapping[str, Agreement]:
     """By the name of the judge: of the tasks of a project that it and a person have scored."""
-    judge, person = _task.overruled_score >= _SUCCESS, _task.score >= _SUCCESS
+    judge, person = _task.overruled_score >= GOOD, _task.score >= GOOD
 
     query = (
         select(
