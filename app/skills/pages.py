@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect
@@ -34,6 +34,7 @@ from app.web.access import Access, Db
 from app.web.charts import draw_intervals
 from app.web.formats import attachment, csv_file
 from app.web.pages import Visit, Visitor, after_change, page, visit_project
+from app.web.problem import AnyRequest
 
 ROWS = 50
 
@@ -417,7 +418,7 @@ class SkillChangePages(Controller):
             )
 
     @post()
-    async def carry_out(self, request: Request[Any, Any, Any], visit: Visitor, session: Db) -> Redirect:
+    async def carry_out(self, request: AnyRequest, visit: Visitor, session: Db) -> Redirect:
         form = await request.form()
         move, chosen = str(form.get("move", "")), [_id(each) for each in form.getall("skill", [])]
         into = _id(form["into"]) if form.get("into") else None

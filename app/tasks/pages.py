@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response.sse import ServerSentEventMessage
@@ -45,12 +45,12 @@ from app.web.access import Db
 from app.web.fields import Scenario, Score
 from app.web.forms import Form, parse_form, read_form
 from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
+from app.web.problem import AnyRequest
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream
 
 _PAGE = 50
 _SCENARIOS = 100  # that are suggested
 _BELOW = 0.4999999
-_Any = Request[Any, Any, Any]
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class TaskPages(Controller):
     @post()
     async def submit(
         self,
-        request: _Any,
+        request: AnyRequest,
         visit: Visitor,
         session: Db,
         limits: NamedDependency[Limits],
@@ -387,9 +387,6 @@ class _BlockReader:
         return EventBatch(messages, ended=ended)
 
 
-_AnyRequest = Request[Any, Any, Any]
-
-
 class FeedbackFields(msgspec.Struct, frozen=True, kw_only=True):
     """`turn` counts from 0; without one the comment is about the task."""
 
@@ -413,7 +410,7 @@ class TaskChanges(Controller):
     @post("/tasks/{task_id:uuid}/feedback")
     async def give(
         self,
-        request: _AnyRequest,
+        request: AnyRequest,
         task_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
@@ -437,7 +434,7 @@ class TaskChanges(Controller):
     @post("/tasks/{task_id:uuid}/rerun")
     async def rerun(
         self,
-        request: _AnyRequest,
+        request: AnyRequest,
         task_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
@@ -458,7 +455,7 @@ class TaskChanges(Controller):
 
     @post("/tasks/{task_id:uuid}/settle")
     async def settle(
-        self, request: _AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
+        self, request: AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
     ) -> Response[Any]:
         await tasks.get(session, task_id, visit.access.project_id)
         found = (await read_form(request, SettleFields)).given()
@@ -474,7 +471,7 @@ class TaskChanges(Controller):
     @post("/tasks/{task_id:uuid}/approvals/{approval_id:uuid}", opt={"scope": "approvals"})
     async def decide(
         self,
-        request: _AnyRequest,
+        request: AnyRequest,
         task_id: FromPath[UUID],  # noqa: ARG002  of the page that it is decided on
         approval_id: FromPath[UUID],
         visit: Visitor,
@@ -501,7 +498,7 @@ class ReplayPages(Controller):
 
     @post()
     async def ask(
-        self, request: Request[Any, Any, Any], task_id: FromPath[UUID], visit: Visitor, session: Db
+        self, request: AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
     ) -> Response[Any]:
         task = await tasks.get(session, task_id, visit.access.project_id)
         form = await read_form(request, ReplayFields)
@@ -555,7 +552,7 @@ class FeedbackPages(Controller):
 
     @post("/{task_id:uuid}")
     async def give(
-        self, task_id: FromPath[UUID], request: Request[Any, Any, Any], visit: Visitor, session: Db
+        self, task_id: FromPath[UUID], request: AnyRequest, visit: Visitor, session: Db
     ) -> Response[Any]:
         task = await tasks.get(session, task_id, visit.access.project_id)
         visit = await visit_project(visit, session, task.project_id)

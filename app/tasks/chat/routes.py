@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 from anyio import CancelScope
-from litestar import Controller, Request, Response, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
@@ -53,6 +53,7 @@ from app.tasks.events import TaskReader
 from app.tasks.routes import IdempotencyKey, cancel_task
 from app.tasks.submission import submit_all
 from app.web.access import Access, Caller, Db
+from app.web.problem import AnyRequest
 from app.web.sse import EventBatch, event_stream
 
 
@@ -81,7 +82,7 @@ class ChatTask:
     def is_overdue(self) -> bool:
         return time.monotonic() >= self._until
 
-    async def completion(self, request: Request[Any, Any, Any]) -> ChatCompletion | None:
+    async def completion(self, request: AnyRequest) -> ChatCompletion | None:
         """Once the task has ended. None if the client has hung up.
 
         Raises TaskEndError if there is no answer, and also once the task waits for a person: nobody would see it.
@@ -218,7 +219,7 @@ def _failure(error: TaskEndError) -> list[ServerSentEventMessage]:
     return [ServerSentEventMessage(data=msgspec.json.encode(error.body)), _DONE]
 
 
-async def _hung_up(request: Request[Any, Any, Any]) -> None:
+async def _hung_up(request: AnyRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -272,7 +273,7 @@ class ChatController(Controller):
         sessions: NamedDependency[Sessions],
         listener: NamedDependency[NotificationListener],
         chat_wait_seconds: NamedDependency[float],
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         idempotency_key: IdempotencyKey = None,
     ) -> Response[Any]:
         """Has the agent of the project `model` carry out the last message, and answers when the task ends, at the
