@@ -42,7 +42,7 @@ from app.tasks.routes import cancel_task, search
 from app.tasks.submission import Check, Principal, Priority, Rerun, Submission, repeat, submit_all
 from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
-from app.web.fields import Scenario, Score
+from app.web.fields import MOST, Scenario, Score
 from app.web.forms import Form, parse_form, read_form
 from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
 from app.web.problem import AnyRequest
@@ -51,6 +51,7 @@ from app.web.sse import BATCH_SIZE, EventBatch, event_stream
 _PAGE = 50
 _SCENARIOS = 100  # that are suggested
 _BELOW = 0.4999999
+_Number = Annotated[int, msgspec.Meta(ge=1, le=MOST)]  # of a release
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     score: Literal["good", "bad"] | None = None
     scenario: Scenario | None = None
     skill: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] | None = None
-    release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    release: _Number | None = None
     since: date | None = None
     until: date | None = None
 
@@ -387,16 +388,19 @@ class _BlockReader:
         return EventBatch(messages, ended=ended)
 
 
-class FeedbackFields(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreFields(msgspec.Struct, frozen=True, kw_only=True):
+    score: Score
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+
+
+class FeedbackFields(ScoreFields, frozen=True, kw_only=True):
     """`turn` counts from 0; without one the comment is about the task."""
 
-    score: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
     turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
 
 
 class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
-    release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    release: _Number | None = None
 
 
 class SettleFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -485,11 +489,8 @@ class TaskChanges(Controller):
         return after_change(f"/console/tasks/{row.task_id}", f"{row.api} is {state.value}; the task goes on.")
 
 
-Number = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-
-
 class ReplayFields(msgspec.Struct, frozen=True):
-    release: Number
+    release: _Number
 
 
 class ReplayPages(Controller):
@@ -515,7 +516,7 @@ class ReplayPages(Controller):
         task_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
-        release: Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)] = None,
+        release: Annotated[int | None, QueryParameter(ge=1, le=MOST)] = None,
     ) -> Response[str]:
         """Without a release, the choice of one."""
         task = await tasks.get(session, task_id, visit.access.project_id)
@@ -532,11 +533,6 @@ class ReplayPages(Controller):
 
 
 _TASKS = 30
-
-
-class ScoreFields(msgspec.Struct, frozen=True):
-    score: Score
-    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
 
 
 class FeedbackPages(Controller):
