@@ -105,7 +105,7 @@ class SkillView(SkillSummary, frozen=True, kw_only=True):
 class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
     """A search result. `ranks` is its rank, from 1, in each retrieval list that was fused."""
 
-    id: UUID
+    skill_id: UUID = msgspec.field(name="id")
     name: str
     version: int
     signature: str
@@ -115,15 +115,7 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, offer: Offer) -> Self:
-        return cls(
-            id=offer.skill_id,
-            name=offer.name,
-            version=offer.version,
-            signature=offer.signature,
-            instruction=offer.instruction,
-            source=offer.source,
-            ranks=offer.ranks,
-        )
+        return cls(**columns(offer, cls))
 
 
 async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:

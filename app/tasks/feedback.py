@@ -340,15 +340,11 @@ class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, task: UnscoredTask, scores: KindScores, answer: Json) -> Self:
         return cls(
             task_id=task.id,
-            instruction=task.instruction,
             answer=answer,
-            scenario=task.scenario,
-            finished_at=task.finished_at,
-            release=task.release,
-            on_trial=task.on_trial,
             scores=scores.count,
             mean=scores.total / scores.count if scores.count else None,
             links=ConsoleLinks(f"{console_path('tasks', task.id)}#feedback"),
+            **columns(task, cls, "task_id", "answer", "scores", "mean", "links"),
         )
 
 

@@ -209,7 +209,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     not open to exploration (`reads`), before one of which it began again without (`stopped`). `no`: it was not to.
     null: it was not chosen, or has not begun."""
     skill_run: SkillRun | None  #: the call that it makes, instead of having the agent work
-    check: str | None
+    check_code: str | None = msgspec.field(name="check")
     overruled_score: float | None  #: of another source, which counts for less
     lowest_score: float | None  #: of all that sources and people gave; null, as the highest: at most one was given
     highest_score: float | None
@@ -217,47 +217,9 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     what_to_do: str | None = None  #: by a person, about how it ended
     cancel_requested: bool
     attempt: int
-    prompt_hash: str | None  #: of the prompt that it began under
+    prompt: str | None = msgspec.field(name="prompt_hash")  #: of the prompt that it began under
     seconds: float | None  #: from the first start to the end
     remarks: list[str] = []  #: about the deployment, such as a model that was not made for the project's APIs
-
-    @classmethod
-    def full(
-        cls,
-        task: tables.Task,
-        project: str,
-        skills: TaskSkills,
-        release: tables.Release | None,
-        approval: tables.Approval | None,
-        waits_for: str | None,
-        verification: tables.Verification | None,
-    ) -> "TaskView":
-        started, finished = task.started_at, task.finished_at
-        return TaskView(
-            project=project,
-            skills=skills,
-            release=ServedBy(release.number, release.policy) if release else None,
-            approval=WantedApproval.of(approval) if approval else None,
-            rerun_of=task.rerun_of,
-            repairs=task.repairs,
-            reads_only=task.reads_only,
-            waits_for=waits_for,
-            variables=task.variables,
-            use_skills=task.use_skills,
-            exploration=task.exploration,
-            skill_run=None if task.skill_run is None else msgspec.convert(task.skill_run, SkillRun),
-            check=task.check_code,
-            overruled_score=task.overruled_score,
-            lowest_score=task.lowest_score,
-            highest_score=task.highest_score,
-            verification=VerificationView.of(verification) if verification else None,
-            cancel_requested=task.cancel_requested,
-            attempt=task.attempt,
-            prompt_hash=task.prompt,
-            seconds=(finished - started).total_seconds() if started and finished else None,
-            links=TaskLinks.of(task.id),
-            **columns(task, TaskSummary, "project", "links"),
-        )
 
 
 async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) -> TaskView:
@@ -272,13 +234,23 @@ async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) ->
     asked = await verification.of_task(session, task.id)
     used = await skills_of(session, task.id)
     unusable = await trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
-    view = TaskView.full(task, project.name, used, release, approval, limit, asked)
     remarks = [each["text"] for each in await results.of_kind(session, task.id, "remark")]
-    return msgspec.structs.replace(
-        view,
-        what_to_do=what_to_do(task.stop, task.score, unusable),
-        remarks=remarks,
+    started, finished = task.started_at, task.finished_at
+    given = ("skills", "release", "approval", "in_doubt", "waits_for", "skill_run", "verification", "what_to_do")
+    return TaskView(
+        project=project.name,
+        skills=used,
+        release=ServedBy(release.number, release.policy) if release else None,
+        approval=WantedApproval.of(approval) if approval else None,
         in_doubt=await _in_doubt(session, task),
+        waits_for=limit,
+        skill_run=None if task.skill_run is None else msgspec.convert(task.skill_run, SkillRun),
+        verification=VerificationView.of(asked) if asked else None,
+        what_to_do=what_to_do(task.stop, task.score, unusable),
+        seconds=(finished - started).total_seconds() if started and finished else None,
+        remarks=remarks,
+        links=TaskLinks.of(task.id),
+        **columns(task, TaskView, "project", *given, "seconds", "remarks", "links"),
     )
 
 
@@ -313,7 +285,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: str | UnsetType | None = UNSET
     text: str
-    finish_reason: str
+    finish: str = msgspec.field(name="finish_reason")
     observation: str
     outcome: str
     calls: tuple[Call, ...]
@@ -338,8 +310,8 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     prompt_hashes: tuple[str, ...]  #: of the prompts it was sampled under: several if another version continued it
     temperature: float  #: 0 is greedy
-    stop_reason: Stop
-    stop_detail: str
+    stop: Stop = msgspec.field(name="stop_reason")
+    detail: str = msgspec.field(name="stop_detail")
     answer: Json
     seconds: float
     phases: dict[str, float]  #: seconds of the task in each, from its submission until its end was stored
@@ -380,48 +352,20 @@ def prompts_of(turns: Sequence[Turn], tokenizer: ChatTokenizer | None) -> list[s
 
 def view(trajectory: Trajectory, *, tokens: bool, prompts: Sequence[str | None] | None = None) -> TrajectoryView:
     """Pure: the span of each turn's sampled tokens follows from the lengths before it."""
+    hidden = () if tokens else ("context_ids", "sampled_ids", "logprobs")
     turns = []
     position = 0
     for index, turn in enumerate(trajectory.turns):
         start = (position if turn.extends else 0) + len(turn.context_ids)
         position = start + len(turn.sampled_ids)
-        viewed = _view_turn(turn, (start, position), tokens=tokens)
-        turns.append(viewed if prompts is None else msgspec.structs.replace(viewed, prompt=prompts[index]))
+        shown = columns(turn, TurnView, "prompt", "sampled_span", *hidden)
+        prompt = UNSET if prompts is None else prompts[index]
+        turns.append(TurnView(prompt=prompt, sampled_span=(start, position), **shown))
     return TrajectoryView(
         task_id=trajectory.task.id,
-        policy=trajectory.policy,
-        profile=trajectory.profile,
         prompt_hashes=trajectory.prompts,
-        temperature=trajectory.temperature,
-        stop_reason=trajectory.stop,
-        stop_detail=trajectory.detail,
-        answer=trajectory.answer,
-        seconds=trajectory.seconds,
-        phases=trajectory.phases,
-        offered=trajectory.offered,
         turns=tuple(turns),
-        masked=trajectory.masked,
-    )
-
-
-def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
-    return TurnView(
-        text=turn.text,
-        finish_reason=turn.finish,
-        observation=turn.observation,
-        outcome=turn.outcome,
-        calls=turn.calls,
-        uses=turn.uses,
-        skill_calls=turn.skill_calls,
-        engine_seconds=turn.engine_seconds,
-        sandbox_seconds=turn.sandbox_seconds,
-        extends=turn.extends,
-        sampled_span=span,
-        context_ids=turn.context_ids if tokens else UNSET,
-        sampled_ids=turn.sampled_ids if tokens else UNSET,
-        logprobs=turn.logprobs if tokens else UNSET,
-        thought=turn.thought,
-        counted=turn.counted,
+        **columns(trajectory, TrajectoryView, "task_id", "prompt_hashes", "turns"),
     )
 
 
