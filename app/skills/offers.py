@@ -16,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Integer,
-    Select,
     TableValuedAlias,
     Text,
     Uuid,
@@ -41,7 +40,7 @@ from app.db.database import Handle, execute, to_json
 from app.db.results import TaskSums, proven, read_sums, sums_of
 from app.db.tables import TaskState
 
-_row, _skill = tables.SkillOffer, tables.Skill
+_offer, _skill, _task, _withheld = tables.SkillOffer, tables.Skill, tables.Task, tables.WithheldSkill
 _task_id = bindparam("task", type_=Uuid)
 
 
@@ -53,7 +52,7 @@ def _arrays(name: str, *columns: ColumnClause[Any]) -> TableValuedAlias:
 
 _held = lease.held()
 _shown = _arrays("shown", column("skill", Uuid), column("position", Integer), column("ranks", Text))
-_new = insert(_row).from_select(
+_new = insert(_offer).from_select(
     ["task_id", "skill_id", "position", "ranks", "calls", "returned"],
     select(
         _held.c.id, _shown.c.skill, _shown.c.position, cast(_shown.c.ranks, JSONB), literal(0), literal(0)
@@ -66,7 +65,7 @@ _selected = _selection.on_conflict_do_nothing().cte("selected")
 _SHOW = select(_held.c.id, results.appended(_held.c.id)).add_cte(
     _new.on_conflict_do_nothing().cte("new_offers"), _selected
 )
-_kept_back = insert(tables.WithheldSkill).from_select(
+_kept_back = insert(_withheld).from_select(
     ["task_id", "skill_id"], select(_held.c.id, _shown.c.skill).join_from(_held, _shown, true())
 )
 _WITHHOLD = select(_held.c.id, results.appended(_held.c.id)).add_cte(
@@ -74,8 +73,8 @@ _WITHHOLD = select(_held.c.id, results.appended(_held.c.id)).add_cte(
 )
 _used = _arrays("used", column("skill", Uuid), column("calls", Integer), column("returned", Integer))
 _USE = (
-    update(_row)
-    .where(_row.task_id == _task_id, _row.skill_id == _used.c.skill)
+    update(_offer)
+    .where(_offer.task_id == _task_id, _offer.skill_id == _used.c.skill)
     .values(calls=_used.c.calls, returned=_used.c.returned)
     .execution_options(synchronize_session=False)
 )
@@ -87,11 +86,11 @@ _OFFERED = (
         _skill.signature,
         _skill.source,
         _skill.instruction,
-        _row.ranks,
+        _offer.ranks,
     )
-    .join(_row, _row.skill_id == _skill.id)
-    .where(_row.task_id == _task_id)
-    .order_by(_row.position)
+    .join(_offer, _offer.skill_id == _skill.id)
+    .where(_offer.task_id == _task_id)
+    .order_by(_offer.position)
 )
 
 
@@ -102,44 +101,22 @@ async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) 
         for position, offer in enumerate(offers, start=1)
     ]
     if rows:
-        await session.execute(insert(tables.SkillOffer).values(rows).on_conflict_do_nothing())
+        await session.execute(insert(_offer).values(rows).on_conflict_do_nothing())
 
 
-async def show(
+async def record_held(
     handle: Handle,
     task_id: UUID,
     owner: str,
     offers: Sequence[Offer],
     new: Sequence[results.NewEvent],
     selection: dict[str, Json],
+    *,
+    withheld: bool = False,
 ) -> None:
-    """Record offers as `record`, with new events and why these were selected. Raises ConflictError if the task has
-    another owner.
+    """Record offers as `record`, or those that the task would have had if they are `withheld`; with new events and
+    why these were selected. Raises ConflictError if the task has another owner.
     """
-    await _record_held(handle, _SHOW, task_id, owner, offers, new, selection)
-
-
-async def withhold(
-    handle: Handle,
-    task_id: UUID,
-    owner: str,
-    offers: Sequence[Offer],
-    new: Sequence[results.NewEvent],
-    selection: dict[str, Json],
-) -> None:
-    """Record that the task would have been offered these, with new events. Raises as `show`."""
-    await _record_held(handle, _WITHHOLD, task_id, owner, offers, new, selection)
-
-
-async def _record_held(
-    handle: Handle,
-    statement: Select[Any],
-    task_id: UUID,
-    owner: str,
-    offers: Sequence[Offer],
-    new: Sequence[results.NewEvent],
-    selection: dict[str, Json],
-) -> None:
     values = {
         "task": task_id,
         "claim": owner,
@@ -149,7 +126,7 @@ async def _record_held(
         "events": results.parameter(new),
         "selection": to_json(selection),
     }
-    if (await execute(handle, statement, values)).first() is None:
+    if (await execute(handle, _WITHHOLD if withheld else _SHOW, values)).first() is None:
         raise lease.lost("task", task_id, owner)
 
 
@@ -174,10 +151,10 @@ async def record_uses(handle: Handle, trajectory: Trajectory) -> None:
 async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[tables.SkillOffer, tables.Skill]]:
     """In the order of the offers."""
     rows = await session.execute(
-        select(tables.SkillOffer, tables.Skill)
-        .join(tables.Skill, tables.Skill.id == tables.SkillOffer.skill_id)
-        .where(tables.SkillOffer.task_id == task_id)
-        .order_by(tables.SkillOffer.position)
+        select(_offer, _skill)
+        .join(_skill, _skill.id == _offer.skill_id)
+        .where(_offer.task_id == task_id)
+        .order_by(_offer.position)
         .execution_options(populate_existing=True)
     )
     return [(offer, skill) for offer, skill in rows]
@@ -185,9 +162,8 @@ async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[tables.Ski
 
 async def withheld_from(session: AsyncSession, task_id: UUID) -> Sequence[tables.Skill]:
     """The skills that the task would have been offered."""
-    kept_back = tables.WithheldSkill
-    query = select(tables.Skill).join(kept_back, kept_back.skill_id == tables.Skill.id)
-    return (await session.scalars(query.where(kept_back.task_id == task_id).order_by(tables.Skill.name))).all()
+    query = select(_skill).join(_withheld, _withheld.skill_id == _skill.id)
+    return (await session.scalars(query.where(_withheld.task_id == task_id).order_by(_skill.name))).all()
 
 
 async def selection_of(session: AsyncSession, task_id: UUID) -> dict[str, Json] | None:
@@ -255,26 +231,25 @@ class ScenarioUse(msgspec.Struct, frozen=True, kw_only=True):
 
 async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> list[SkillUse]:
     """Newest first, with offers that were not used (calls=0)."""
-    offer, task, skill = tables.SkillOffer, tables.Task, tables.Skill
     columns = (
-        offer.skill_id,
-        skill.task_id.label("made_by"),
-        offer.task_id,
-        task.instruction,
-        offer.position,
-        offer.calls,
-        offer.returned,
-        task.state,
-        task.stop,
-        task.score,
-        offer.created_at,
+        _offer.skill_id,
+        _skill.task_id.label("made_by"),
+        _offer.task_id,
+        _task.instruction,
+        _offer.position,
+        _offer.calls,
+        _offer.returned,
+        _task.state,
+        _task.stop,
+        _task.score,
+        _offer.created_at,
     )
     rows = await session.execute(
         select(*columns)
-        .join(task, task.id == offer.task_id)
-        .join(skill, skill.id == offer.skill_id)
-        .where(offer.skill_id == skill_id)
-        .order_by(offer.created_at.desc())
+        .join(_task, _task.id == _offer.task_id)
+        .join(_skill, _skill.id == _offer.skill_id)
+        .where(_offer.skill_id == skill_id)
+        .order_by(_offer.created_at.desc())
         .limit(limit)
     )
     return [SkillUse(**row) for row in rows.mappings()]
@@ -282,43 +257,40 @@ async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> li
 
 async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, SkillStats]:
     """The statistics of each given skill, also if it was never offered."""
-    offer = tables.SkillOffer
-    used = offer.returned > 0
     rows = await session.execute(
-        select(
-            offer.skill_id,
-            func.count().label("offers"),
-            func.count().filter(used).label("uses"),
-            func.count().filter(and_(used, succeeded())).label("successes"),
-        )
-        .join(tables.Task, tables.Task.id == offer.task_id)
-        .where(offer.skill_id.in_(skill_ids))
-        .group_by(offer.skill_id)
+        select(_offer.skill_id, *_counts())
+        .join(_task, _task.id == _offer.task_id)
+        .where(_offer.skill_id.in_(skill_ids))
+        .group_by(_offer.skill_id)
     )
-    found = {row.skill_id: SkillStats(offers=row.offers, uses=row.uses, successes=row.successes) for row in rows}
+    found = {skill_id: _stats(counts) for skill_id, *counts in rows}
     return {skill_id: found.get(skill_id, SkillStats()) for skill_id in skill_ids}
 
 
 async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[ScenarioUse]:
     """The scenarios with most uses first."""
-    offer, task = tables.SkillOffer, tables.Task
-    used = offer.returned > 0
-    counts = (func.count(), func.count().filter(used), func.count().filter(and_(used, succeeded())))
+    counts = _counts()
     rows = await session.execute(
-        select(offer.skill_id, task.scenario, *counts)
-        .join(task, task.id == offer.task_id)
-        .where(offer.skill_id.in_(skill_ids))
-        .group_by(offer.skill_id, task.scenario)
-        .order_by(counts[1].desc(), counts[0].desc(), task.scenario)
+        select(_offer.skill_id, _task.scenario, *counts)
+        .join(_task, _task.id == _offer.task_id)
+        .where(_offer.skill_id.in_(skill_ids))
+        .group_by(_offer.skill_id, _task.scenario)
+        .order_by(counts[1].desc(), counts[0].desc(), _task.scenario)
     )
     return [
-        ScenarioUse(
-            skill_id=skill_id,
-            scenario=scenario,
-            stats=SkillStats(offers=offers, uses=uses, successes=successes),
-        )
-        for skill_id, scenario, offers, uses, successes in rows
+        ScenarioUse(skill_id=skill_id, scenario=scenario, stats=_stats(numbers))
+        for skill_id, scenario, *numbers in rows
     ]
+
+
+def _counts(tasks: FromClause = tables.Task.__table__) -> tuple[ColumnElement[int], ...]:
+    """Of offers: as the fields of `SkillStats`."""
+    used = _offer.returned > 0
+    return func.count(), func.count().filter(used), func.count().filter(and_(used, succeeded(tasks)))
+
+
+def _stats(counts: Sequence[int]) -> SkillStats:
+    return SkillStats(**dict(zip(SkillStats.__struct_fields__, counts, strict=True)))
 
 
 def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
@@ -328,8 +300,6 @@ def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
 
 
 MOST_TASKS = 20_000
-
-_task, _withheld = tables.Task, tables.WithheldSkill
 
 
 class SkillRecords:
@@ -347,7 +317,7 @@ class SkillRecords:
 
     def stats(self, skill_id: UUID) -> SkillStats:
         row = self._offered.get(skill_id)
-        return SkillStats(offers=row[1], uses=row[2], successes=row[3]) if row else SkillStats()
+        return _stats(row[1:4]) if row else SkillStats()
 
     def uses(self, skill_id: UUID) -> int:
         row = self._offered.get(skill_id)
@@ -371,17 +341,11 @@ class SkillRecords:
 async def of_project(session: AsyncSession, project_id: UUID) -> SkillRecords:
     """By the latest 20,000 tasks that ended."""
     latest = _latest(project_id)
-    used = _row.returned > 0
-    columns = (
-        func.count(),
-        func.count().filter(used),
-        func.count().filter(and_(used, succeeded(latest))),
-        func.max(latest.c.finished_at).filter(used),
-    )
+    last = func.max(latest.c.finished_at).filter(_offer.returned > 0)
     sums = sums_of(latest, latest.c.proven)
-    offered = select(_row.skill_id, *columns, *sums).join(latest, latest.c.id == _row.task_id)
+    offered = select(_offer.skill_id, *_counts(latest), last, *sums).join(latest, latest.c.id == _offer.task_id)
     withheld = select(_withheld.skill_id, *sums).join(latest, latest.c.id == _withheld.task_id)
-    both = [offered.group_by(_row.skill_id), withheld.group_by(_withheld.skill_id)]
+    both = [offered.group_by(_offer.skill_id), withheld.group_by(_withheld.skill_id)]
     return SkillRecords(*[{row[0]: row for row in await session.execute(query)} for query in both])
 
 

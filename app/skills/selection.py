@@ -80,7 +80,9 @@ class SkillSelection:
             withheld = [results.NewEvent("skill", offers.skill_event("withheld", offer)) for offer in good]
             chosen = trace.record([], [*((offer, WITHHELD) for offer in good), *others])
             async with direct(self._sessions) as handle:
-                await offers.withhold(handle, row.id, owner, good, withheld, msgspec.to_builtins(chosen))
+                await offers.record_held(
+                    handle, row.id, owner, good, withheld, msgspec.to_builtins(chosen), withheld=True
+                )
             return ()
         new = [results.NewEvent("skill", {**offers.skill_event("offered", offer)}) for offer in good]
         for offer, reason in left_out:
@@ -88,7 +90,7 @@ class SkillSelection:
         chosen = trace.record(good, others)
         if chosen.choices:
             async with direct(self._sessions) as handle:
-                await offers.show(handle, row.id, owner, good, new, msgspec.to_builtins(chosen))
+                await offers.record_held(handle, row.id, owner, good, new, msgspec.to_builtins(chosen))
         return tuple(good)
 
     async def _found(self, row: tables.Task, trace: RetrievalTrace, limit: int) -> Sequence[Offer]:
