@@ -69,8 +69,6 @@ def last_line(traceback: str) -> str:
     return lines[raised]
 
 
-_LIMIT = 8000
-_ERROR_LIMIT = 3000
 _SIGNATURES = 8_000  # characters, of all apps: some 3,000 tokens
 _DESCRIPTION = 300  # characters, of an app
 _SHOWN = 24  # apps
@@ -160,7 +158,8 @@ class Full(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "full"
     stop_strings: ClassVar[tuple[str, ...]] = ("\n```\n", "\n``` ", "\n```\r", " ```\n")  # four: OpenAI's limit
     """Models that were not trained on this format often go on: with the user's next message, and their own."""
-    look_up_chars: ClassVar[int] = _LIMIT
+    look_up_chars: ClassVar[int] = 8000
+    error_chars: ClassVar[int] = 3000
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         parts = [f"Apps:\n{_listed(apps)}"]
@@ -175,9 +174,9 @@ class Full(msgspec.Struct, frozen=True):
         error = error_of(observation)
         parts = []
         if observation.stdout.strip():
-            parts.append(f"Output:\n{cut(observation.stdout.rstrip(), _LIMIT)}")
+            parts.append(f"Output:\n{cut(observation.stdout.rstrip(), self.look_up_chars)}")
         if error:
-            parts.append(f"Error:\n{_end(error.rstrip(), _ERROR_LIMIT)}")
+            parts.append(f"Error:\n{_end(error.rstrip(), self.error_chars)}")
         return "\n".join(parts) or "Output: none. The code ran without an error; only what you print is shown."
 
 
@@ -215,16 +214,13 @@ def _end(text: str, limit: int) -> str:
     return f"[{len(text) - len(tail)} characters cut]\n{tail}"
 
 
-_PROMPT_COMPACT_LIMIT = 2000
-_PROMPT_COMPACT_ERROR_LIMIT = 400
-
-
 class Compact(msgspec.Struct, frozen=True):
     """One user message: the instruction verbatim, a line per offered skill, and what was said before."""
 
     name: ClassVar[str] = "compact"
     stop_strings: ClassVar[tuple[str, ...]] = ()
-    look_up_chars: ClassVar[int] = _PROMPT_COMPACT_LIMIT
+    look_up_chars: ClassVar[int] = 2000
+    error_chars: ClassVar[int] = 400
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:  # noqa: ARG002
         lines = [task.instruction]
@@ -237,8 +233,8 @@ class Compact(msgspec.Struct, frozen=True):
     def observation(self, observation: Observation) -> str:
         """The output, then the exception in one line; `ok` if there is neither."""
         error = error_of(observation)
-        raised = cut(self.raised(error), _PROMPT_COMPACT_ERROR_LIMIT) if error else ""
-        printed = cut(observation.stdout.rstrip(), _PROMPT_COMPACT_LIMIT - len(raised))
+        raised = cut(self.raised(error), self.error_chars) if error else ""
+        printed = cut(observation.stdout.rstrip(), self.look_up_chars - len(raised))
         return "\n".join(part for part in (printed, raised) if part) or "ok"
 
     def raised(self, traceback: str) -> str:
@@ -246,32 +242,30 @@ class Compact(msgspec.Struct, frozen=True):
         return last_line(traceback).partition(HINT)[0]  # the tiny policy knows no hints
 
 
-_PROMPT_BRIEF_DESCRIPTION = 60  # characters
-
-
 class Brief(Compact, frozen=True):
     """One user message: the apps, then as `compact`. The apps come first: tasks share that prefix."""
 
     name: ClassVar[str] = "brief"
+    description_chars: ClassVar[int] = 60
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         [message] = super().opening(task, offers, apps)
-        return [Message("user", f"{_prompt_brief_listed(apps)}\n{message.content}")]
+        return [Message("user", f"{self._listed(apps)}\n{message.content}")]
 
     def raised(self, traceback: str) -> str:
         return last_line(traceback)
 
+    def _listed(self, apps: Sequence[ListedApp]) -> str:
+        entries = [self._entry(each) for each in apps if each.name != API_DOCS.name]
+        more = ["more apps: apis.api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
+        return "\n".join([*entries[:_SHOWN], *more]) or "no apps"
 
-def _prompt_brief_listed(apps: Sequence[ListedApp]) -> str:
-    entries = [_prompt_brief_entry(each) for each in apps if each.name != API_DOCS.name]
-    more = ["more apps: apis.api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
-    return "\n".join([*entries[:_SHOWN], *more]) or "no apps"
-
-
-def _prompt_brief_entry(app: ListedApp) -> str:
-    """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are code's."""
-    about = app.about(_PROMPT_BRIEF_DESCRIPTION)
-    return f"{about}: apis.{app.name}" if about else f"apis.{app.name}"
+    def _entry(self, app: ListedApp) -> str:
+        """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are
+        code's.
+        """
+        about = app.about(self.description_chars)
+        return f"{about}: apis.{app.name}" if about else f"apis.{app.name}"
 
 
 class Profile(Protocol):
