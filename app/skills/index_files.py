@@ -39,7 +39,7 @@ from app.db.database import TRANSIENT, Sessions, full_url, reading
 from app.db.tables import SkillState
 from app.engine.protocol import Vector
 from app.skills import similarity
-from app.skills import store as skill_changes
+from app.skills import store as skills
 from app.skills.mapped_index import (
     NONE,
     REACHES,
@@ -63,7 +63,7 @@ _REACH: dict[SkillState, Reach] = {
 
 
 def apply_changes(index: SkillIndex, rows: Sequence[Row[Any]]) -> None:
-    """Put what is offered to someone, and remove the rest. The rows are of `skill_changes.changes`."""
+    """Put what is offered to someone, and remove the rest. The rows are of `skills.changes`."""
     offered = [row for row in rows if row.state in _REACH and not row.held]
     index.remove({row.id for row in rows} - {row.id for row in offered})
     index.put([indexed(row) for row in offered])
@@ -256,13 +256,11 @@ async def open_index(sessions: Sessions, files: IndexFiles, project_id: UUID, em
     name = files.current(project_id)
     if name is not None:
         try:
-            manifest, skills = await asyncio.to_thread(files.open, project_id, name)
+            manifest, read = await asyncio.to_thread(files.open, project_id, name)
             async with reading(sessions) as session:
-                if not await skill_changes.has_state(
-                    session, project_id, manifest.rev, manifest.last, manifest.last_rev
-                ):
+                if not await skills.has_state(session, project_id, manifest.rev, manifest.last, manifest.last_rev):
                     raise DamagedIndexError(f"{name} is of another state of the database")
-            mapped = MappedIndex(skills, compare_vectors=manifest.embedder == embedder)
+            mapped = MappedIndex(read, compare_vectors=manifest.embedder == embedder)
             return OpenedIndex(manifest.rev, name, mapped)
         except DamagedIndexError as error:
             files.discard(project_id, name)
@@ -270,7 +268,7 @@ async def open_index(sessions: Sessions, files: IndexFiles, project_id: UUID, em
                 "index files are discarded: others will be written", project=str(project_id), cause=str(error)
             )
     async with reading(sessions) as session:
-        rev = await skill_changes.rev_before(session, project_id, _UNMAPPED)
+        rev = await skills.rev_before(session, project_id, _UNMAPPED)
     if rev:
         log.warning(
             f"only the newest {_UNMAPPED} skills are found until index files are written", project=str(project_id)
@@ -303,7 +301,7 @@ class IndexUpkeep:
     async def write_due(self) -> float | None:
         """Write the files of all projects that need new ones. Returns the seconds until the next attempt."""
         async with self._sessions() as session:
-            revs = await skill_changes.revs(session)
+            revs = await skills.revs(session)
         await asyncio.to_thread(self._files.keep_only, set(revs))
         due = [each for each in revs.items() if (each[1], self._files.current(each[0])) != self._seen.get(each[0])]
         done = [await self._write(project) for project, rev in due if await self._is_due(project, rev)]
@@ -316,7 +314,7 @@ class IndexUpkeep:
         rev, count = (manifest.rev, manifest.count) if manifest else (0, 0)
         limit = max(self._changes, count // _SHARE)
         async with self._sessions() as session:
-            changed = await skill_changes.count_changes(session, project_id, rev, limit)
+            changed = await skills.count_changes(session, project_id, rev, limit)
         if changed < limit:
             self._seen[project_id] = latest, name
         return changed >= limit
@@ -343,7 +341,7 @@ class IndexUpkeep:
         return False
 
 
-def write_skills(directory: Path, skills: Iterable[IndexedSkill], embedder: str | None) -> int:
+def write_skills(directory: Path, members: Iterable[IndexedSkill], embedder: str | None) -> int:
     """Write them, from the one changed first to the one changed last, with the vectors of one embedder.
 
     Takes about 700 bytes of memory for each, and disk space for another copy of the vectors. Returns their number.
@@ -351,7 +349,7 @@ def write_skills(directory: Path, skills: Iterable[IndexedSkill], embedder: str 
     """
     ngrams, columns = NgramWriter(), _Columns()
     with _VectorFile(directory, "queries") as queries, _VectorFile(directory, "sources") as sources:
-        for each in skills:
+        for each in members:
             if embedder is not None and each.embedder == embedder:
                 queries.add(len(columns.versions), each.query_vector)
                 sources.add(len(columns.versions), each.source_vector, queries.dimension)
@@ -507,7 +505,7 @@ def write_files(files: IndexFiles, database_url: str, project_id: UUID) -> None:
     with files.writing(project_id) as directory, engine.connect() as connection:
         project = tables.Project
         rev = connection.scalar(select(project.skill_rev).where(project.id == project_id)) or 0
-        embedder = connection.scalar(skill_changes.common_embedder(project_id))
+        embedder = connection.scalar(skills.common_embedder(project_id))
         read = _Rows(connection.execute(_query(project_id, embedder)))
         count = write_skills(directory, read, embedder)
         if read.last is not None:
@@ -536,7 +534,7 @@ class _Rows:
 
 
 def _query(project_id: UUID, embedder: str | None) -> Select[Any]:
-    return skill_changes.changes(project_id, 0, embedder).execution_options(yield_per=_AT_ONCE)
+    return skills.changes(project_id, 0, embedder).execution_options(yield_per=_AT_ONCE)
 
 
 def _yield_to_others() -> None:

@@ -10,8 +10,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.approvals import store as approvals
-from app.apis.credentials.credential import mask as credential_mask
-from app.apis.credentials.credential import mask_call
+from app.apis.credentials import credential
 from app.base.secrets import SecretValues
 from app.base.values import Call, Json, Trajectory, Turn
 from app.db import results, tables
@@ -59,7 +58,7 @@ def call_fields(call: Call, secrets: SecretValues) -> dict[str, Json]:
     its JSON, and `cut` is True.
     """
     secrets.note_call(call)
-    shown = mask_call(call)
+    shown = credential.mask_call(call)
     result, cut = bounded(secrets.mask_value(shown.result))
     return {
         "turn": call.turn,
@@ -114,9 +113,11 @@ def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
 
 def _masked_turn(turn: Turn, secrets: SecretValues) -> Turn:
     entered = (
-        msgspec.structs.replace(each, arguments=credential_mask(each.arguments)) for each in turn.skill_calls
+        msgspec.structs.replace(each, arguments=credential.mask(each.arguments)) for each in turn.skill_calls
     )
-    named = msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls)), skill_calls=tuple(entered))
+    named = msgspec.structs.replace(
+        turn, calls=tuple(map(credential.mask_call, turn.calls)), skill_calls=tuple(entered)
+    )
     return secrets.mask_value(named)
 
 

@@ -16,15 +16,13 @@ from sqlalchemy import (
     case,
     exists,
     func,
-    insert,
     literal_column,
     or_,
     select,
     tuple_,
     update,
 )
-from sqlalchemy.dialects.postgresql import REGCONFIG
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.postgresql import REGCONFIG, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -137,7 +135,7 @@ async def submit_all(
         for place, (project_id, new) in enumerate(batch)
     ]
     stored = await session.scalars(
-        postgresql_insert(tables.Task)
+        insert(tables.Task)
         .values(rows)
         .on_conflict_do_nothing(index_elements=["project_id", "idempotency_key"])
         .returning(tables.Task)
