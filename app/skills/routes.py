@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 import msgspec
@@ -130,14 +130,7 @@ class SkillValue(msgspec.Struct, frozen=True, kw_only=True):
         return cls(scenarios=scenarios, **_compared(tasks))
 
 
-class _Compared(TypedDict):
-    offered: ScoredTasks
-    withheld: ScoredTasks
-    difference: Interval | None
-    one_look: SkillEffect
-
-
-def _compared(tasks: Sequence[ComparedTask]) -> _Compared:
+def _compared(tasks: Sequence[ComparedTask]) -> dict[str, Any]:
     arms = [[task for task in tasks if task.withheld is withheld] for withheld in (False, True)]
     offered, withheld = ([task.score for task in arm] for arm in arms)
     return {
