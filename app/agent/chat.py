@@ -89,22 +89,30 @@ class Chat:
         return None
 
 
-_OPERATION = "text_completion"  # a prompt of tokens, not of messages
-_CHAT = "chat"
-
-
 def generation_span(prompt: Sequence[int], model: str, sampling: Sampling) -> AbstractContextManager[Span]:
-    attributes: Attributes = {
-        "gen_ai.operation.name": _OPERATION,
-        "gen_ai.provider.name": "vllm",
-        "gen_ai.request.model": model,
-        "gen_ai.request.max_tokens": sampling.max_tokens,
-        "gen_ai.request.temperature": sampling.temperature,
-        "gen_ai.usage.input_tokens": len(prompt),
-    }
+    """Of a prompt of tokens, not of messages."""
+    more: Attributes = {"gen_ai.usage.input_tokens": len(prompt)}
     if sampling.seed is not None:
-        attributes["gen_ai.request.seed"] = sampling.seed
-    return span(f"{_OPERATION} {model}", attributes, client=True)
+        more["gen_ai.request.seed"] = sampling.seed
+    return _span("text_completion", "vllm", model, sampling.max_tokens, sampling.temperature, more)
+
+
+def chat_span(model: str, max_tokens: int, temperature: float) -> AbstractContextManager[Span]:
+    """Of a hosted model."""
+    return _span("chat", "openai", model, max_tokens, temperature, {})
+
+
+def _span(
+    operation: str, provider: str, model: str, max_tokens: int, temperature: float, more: Attributes
+) -> AbstractContextManager[Span]:
+    attributes: Attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": provider,
+        "gen_ai.request.model": model,
+        "gen_ai.request.max_tokens": max_tokens,
+        "gen_ai.request.temperature": temperature,
+    }
+    return span(f"{operation} {model}", attributes | more, client=True)
 
 
 def completion_attributes(completion: Completion) -> Attributes:
@@ -112,18 +120,6 @@ def completion_attributes(completion: Completion) -> Attributes:
         "gen_ai.usage.output_tokens": len(completion.ids),
         "gen_ai.response.finish_reasons": [completion.finish],
     }
-
-
-def chat_span(model: str, max_tokens: int, temperature: float) -> AbstractContextManager[Span]:
-    """Of a hosted model."""
-    attributes: Attributes = {
-        "gen_ai.operation.name": _CHAT,
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": model,
-        "gen_ai.request.max_tokens": max_tokens,
-        "gen_ai.request.temperature": temperature,
-    }
-    return span(f"{_CHAT} {model}", attributes, client=True)
 
 
 def answer_attributes(used: Tokens, finish: str) -> Attributes:
