@@ -26,7 +26,7 @@ from app.skills.store import NewSkill, StartingState
 
 USES = 3
 PRINCIPALS = 2
-_CHANCE = 0.2
+_CHANCE = 0.2  # below which a skill is worse
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -316,7 +316,7 @@ def serving(live: Sequence[tables.Skill], principal: str | None) -> tables.Skill
 
 
 _JUDGED = 10  # tasks with a skill, the latest ones
-_LIFECYCLE_CHANCE = 0.01
+_HARMFUL = 0.01
 
 
 async def judge(session: AsyncSession, skill: tables.Skill) -> tuple[SkillEvidence, Standing]:
@@ -373,7 +373,7 @@ async def _harm(session: AsyncSession, skill: tables.Skill) -> str | None:
 
 def is_harmful(with_it: Outcomes, without_it: Outcomes) -> bool:
     """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect."""
-    return chance_of_so_few(with_it, without_it) < _LIFECYCLE_CHANCE
+    return chance_of_so_few(with_it, without_it) < _HARMFUL
 
 
 async def _promote(session: AsyncSession, skill_id: UUID) -> None:

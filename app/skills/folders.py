@@ -428,7 +428,7 @@ def check_folder(read: ReadSkill, catalog: Catalog) -> NewSkill:
         slots=list(draft.slots),
         scenario=read.scenario,
         taint=f"the imported folder {read.folder}",
-        manifest=msgspec.to_builtins(_check_folder_manifest(read, known, catalog)),
+        manifest=msgspec.to_builtins(_checked_manifest(read, known, catalog)),
     )
 
 
@@ -436,7 +436,7 @@ def _known(catalog: Catalog) -> dict[str, Operation]:
     return {each.api: each for app in with_builtins(catalog).apps.values() for each in app.operations.values()}
 
 
-def _check_folder_manifest(read: ReadSkill, known: dict[str, Operation], catalog: Catalog) -> SkillManifest:
+def _checked_manifest(read: ReadSkill, known: dict[str, Operation], catalog: Catalog) -> SkillManifest:
     """That of the folder, or what the code names, with any arguments. Look-ups are always permitted."""
     named = {api: known[api] for api in read.draft.apis if known[api].method or api == COMPLETE_TASK.api}
     if read.manifest is None:

@@ -203,7 +203,7 @@ def conversation_of(messages: Sequence[ChatMessage]) -> str:
     >>> conversation_of([ChatMessage(role="system", content="Be brief"), ChatMessage(role="user", content="Hi")])
     'system: Be brief\\nuser: Hi'
     """
-    lines = [f"{each.role}: {_cut(each.text)}" for each in messages]
+    lines = [f"{each.role}: {_cut(each.text, _MOST_OF_ONE)}" for each in messages]
     order = sorted(range(len(lines)), key=lambda place: (messages[place].role not in _RULES, -place))
     kept: set[int] = set()
     left = _MOST
@@ -245,8 +245,8 @@ def _unreadable(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, str]]:
         yield "messages", "the last one has to be the user's: it is the instruction"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_OF_ONE else f"{text[:_MOST_OF_ONE]}..."
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 Finish = Literal["stop", "length"]
@@ -375,7 +375,7 @@ def _text(answer: Json) -> str:
     return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
 
 
-_PROGRESS_MOST: Final = 1_000  # characters of an output
+_MOST_OF_AN_OUTPUT: Final = 1_000  # characters of an output
 _MOST_OF_A_VALUE: Final = 80
 
 
@@ -390,12 +390,12 @@ def progress(kind: str, data: Mapping[str, Json]) -> str:
             return f"{data['text'].rstrip()}\n"
         case "call":
             given = ", ".join(
-                f"{name}={_progress_cut(repr(each), _MOST_OF_A_VALUE)}" for name, each in data["arguments"].items()
+                f"{name}={_cut(repr(each), _MOST_OF_A_VALUE)}" for name, each in data["arguments"].items()
             )
-            failed = f" raised {_progress_cut(data['error'], _PROGRESS_MOST)}" if data.get("error") else ""
+            failed = f" raised {_cut(data['error'], _MOST_OF_AN_OUTPUT)}" if data.get("error") else ""
             return f"{data['api']}({given}){failed}\n"
         case "observation":
-            return f"{_progress_cut(data['text'].rstrip(), _PROGRESS_MOST)}\n"
+            return f"{_cut(data['text'].rstrip(), _MOST_OF_AN_OUTPUT)}\n"
         case "skill" if data["status"] in ("offered", "used", "written"):
             return f"skill {data['status']}: {data['name']}\n"
         case "approval" if data.get("status") == "wanted":
@@ -406,7 +406,3 @@ def progress(kind: str, data: Mapping[str, Json]) -> str:
         case "remark":
             return f"{data['text']}\n"
     return ""
-
-
-def _progress_cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
