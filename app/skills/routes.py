@@ -54,7 +54,7 @@ from app.tasks.submission import Principal, Priority, Variables
 from app.tasks.views import Accepted
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ, problems
 from app.web.routes import SkillSearch
 
 _ALPHA = 0.05
@@ -156,8 +156,6 @@ Api = Annotated[str | None, QueryParameter(description="only skills that call th
 Kept = Annotated[
     UUID | None, QueryParameter(description="a skill that does the same, which tasks are offered from now on")
 ]
-_READ = problems(400, 401, 403, 404)
-_MOVE = problems(400, 401, 403, 404, 409)
 
 Move = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
 
@@ -167,7 +165,7 @@ class SkillController(Controller):
     tags = ("Skills",)
     opt = {"scope": "skills"}  # noqa: RUF012
 
-    @get(summary="List skills", responses=_READ)
+    @get(summary="List skills", responses=READ)
     async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
@@ -194,7 +192,7 @@ class SkillController(Controller):
         names = await project_names(session)
         return SkillPage([SkillSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
-    @get("/search", summary="Find skills for an instruction", responses=_READ)
+    @get("/search", summary="Find skills for an instruction", responses=READ)
     async def search(  # noqa: PLR0913 - each is a query parameter
         self,
         q: Query,
@@ -213,7 +211,7 @@ class SkillController(Controller):
         owner = await find_project(session, access, project)
         return await search_skills(session, library, owner.id, q, scenario, principal, limit)
 
-    @get("/value", summary="Show what skills are worth", responses=_READ)
+    @get("/value", summary="Show what skills are worth", responses=READ)
     async def value(
         self,
         session: Db,
@@ -234,12 +232,12 @@ class SkillController(Controller):
         tasks = await compared_tasks(session, owner.id, skill_id=skill, scenario=scenario, since=in_utc(since))
         return SkillValue.of(tasks)
 
-    @get("/{skill_id:uuid}", summary="Show a skill", responses=_READ)
+    @get("/{skill_id:uuid}", summary="Show a skill", responses=READ)
     async def show(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """Its source and manifest, the task that wrote it, its use, and the evidence for its state."""
         return await view_skill(session, await _find(session, access, skill_id))
 
-    @get("/{skill_id:uuid}/versions", summary="List the versions of a skill", responses=_READ)
+    @get("/{skill_id:uuid}/versions", summary="List the versions of a skill", responses=READ)
     async def versions(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> list[SkillSummary]:
         """Newest first."""
         skill = await _find(session, access, skill_id)
@@ -247,7 +245,7 @@ class SkillController(Controller):
         rows = await skills.versions(session, skill.project_id, skill.name)
         return [SkillSummary.of(row, names[row.project_id]) for row in rows]
 
-    @get("/{skill_id:uuid}/uses", summary="List the tasks a skill was offered to", responses=_READ)
+    @get("/{skill_id:uuid}/uses", summary="List the tasks a skill was offered to", responses=READ)
     async def uses(
         self, skill_id: FromPath[UUID], session: Db, access: Caller, limit: Limit = 50
     ) -> list[SkillUse]:
@@ -255,12 +253,12 @@ class SkillController(Controller):
         skill = await _find(session, access, skill_id)
         return await offers.uses_of(session, skill.id, limit)
 
-    @post("/{skill_id:uuid}/approve", status_code=200, summary="Approve a skill", responses=_MOVE)
+    @post("/{skill_id:uuid}/approve", status_code=200, summary="Approve a skill", responses=CHANGE)
     async def approve(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """Moves it from quarantine to probation, or from probation to active, whatever its evidence."""
         return await _move(session, access, skill_id, moves.approve)
 
-    @post("/{skill_id:uuid}/retire", status_code=200, summary="Retire a skill", responses=_MOVE)
+    @post("/{skill_id:uuid}/retire", status_code=200, summary="Retire a skill", responses=CHANGE)
     async def retire(
         self, skill_id: FromPath[UUID], session: Db, access: Caller, in_favor_of: Kept = None
     ) -> SkillView:
@@ -268,7 +266,7 @@ class SkillController(Controller):
         move = moves.retire if in_favor_of is None else partial(_merge, into=in_favor_of)
         return await _move(session, access, skill_id, move)
 
-    @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=_MOVE)
+    @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=CHANGE)
     async def restore(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """This version has the state again that it had, in place of every other version.
 
@@ -276,7 +274,7 @@ class SkillController(Controller):
         """
         return await _move(session, access, skill_id, moves.restore)
 
-    @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
+    @delete("/{skill_id:uuid}", summary="Delete a skill", responses=CHANGE)
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Deletes its source irrevocably; references to it keep its name. The agent may write it again."""
         await _move(session, access, skill_id, moves.delete)
@@ -417,7 +415,7 @@ class SkillFolderController(Controller):
         "/export",
         summary="Export skills as Agent Skills",
         media_type=_MEDIA_TYPE,
-        responses={200: _STREAM, **problems(400, 401, 403, 404)},
+        responses={200: _STREAM, **READ},
     )
     async def export_folders(
         self,

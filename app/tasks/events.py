@@ -23,7 +23,7 @@ from app.db.tables import TASK_END_STATES, TaskEvent
 from app.tasks import store as tasks
 from app.web.access import Caller
 from app.web.fields import LastEventId
-from app.web.problem import problems
+from app.web.problem import READ
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
 _STREAM = stream_specs(
@@ -49,11 +49,7 @@ class TaskEventsController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(
-        summary="Stream the events of a task",
-        media_type="text/event-stream",
-        responses={**_STREAM, **problems(400, 401, 403, 404)},
-    )
+    @get(summary="Stream the events of a task", media_type="text/event-stream", responses={**_STREAM, **READ})
     async def events(
         self,
         task_id: FromPath[UUID],

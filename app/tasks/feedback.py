@@ -35,7 +35,7 @@ from app.skills import admission
 from app.tasks import store as tasks
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Limit, ProjectName, columns, console_path
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ
 
 
 class KindScores(msgspec.Struct, frozen=True):
@@ -353,7 +353,7 @@ class FeedbackController(Controller):
     tags = ("Feedback",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
+    @post(summary="Score a task", responses=CHANGE)
     async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
         """Becomes the task's score, also in place of a check's, verifier's or judge's, which the task then shows
         as `overruled_score`, and evidence about the skills of the task: a good score counts for a skill only if
@@ -363,7 +363,7 @@ class FeedbackController(Controller):
         await session.commit()
         return FeedbackView.of(row)
 
-    @get("/wanted", summary="List the tasks whose score would teach most", responses=problems(400, 401, 403, 404))
+    @get("/wanted", summary="List the tasks whose score would teach most", responses=READ)
     async def wanted(
         self, session: Db, access: Caller, project: ProjectName = None, limit: Limit = 20
     ) -> list[WantedFeedback]:
@@ -375,7 +375,7 @@ class FeedbackController(Controller):
         owner = await find_project(session, access, project)
         return await wanted_feedback(session, owner.id, limit)
 
-    @get(summary="List the feedback on a task", responses=problems(400, 401, 403, 404))
+    @get(summary="List the feedback on a task", responses=READ)
     async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
         """Oldest first."""
         task = await tasks.get(session, task_id, access.project_id)

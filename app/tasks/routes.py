@@ -43,7 +43,7 @@ from app.tasks.views import (
 )
 from app.web.access import Access, Caller, Db
 from app.web.fields import Cursor, Limit, ProjectName, Since, Until, columns, in_utc
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ, problems
 
 IdempotencyKey = Annotated[
     str | None,
@@ -99,7 +99,7 @@ class TaskController(Controller):
         accepted = [Accepted.of(row) for row in rows]
         return AcceptedMany(accepted) if data.is_list else accepted[0]
 
-    @get(summary="List tasks", responses=problems(400, 401, 403, 404))
+    @get(summary="List tasks", responses=READ)
     async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
@@ -143,19 +143,14 @@ class TaskController(Controller):
         )
         return await list_tasks(session, only, cursor, limit)
 
-    @get("/{task_id:uuid}", summary="Show a task", responses=problems(400, 401, 403, 404))
+    @get("/{task_id:uuid}", summary="Show a task", responses=READ)
     async def show(
         self, task_id: FromPath[UUID], session: Db, access: Caller, limits: NamedDependency[Limits]
     ) -> TaskView:
         """Its state and answer, what it cost, its skills, and the release that served it."""
         return await view_task(session, await tasks.get(session, task_id, access.project_id), limits)
 
-    @post(
-        "/{task_id:uuid}/rerun",
-        status_code=202,
-        summary="Run a task again",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @post("/{task_id:uuid}/rerun", status_code=202, summary="Run a task again", responses=CHANGE)
     async def rerun(
         self,
         task_id: FromPath[UUID],
@@ -173,12 +168,7 @@ class TaskController(Controller):
         await session.commit()
         return Accepted.of(again)
 
-    @post(
-        "/{task_id:uuid}/cancel",
-        status_code=202,
-        summary="Cancel a task",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @post("/{task_id:uuid}/cancel", status_code=202, summary="Cancel a task", responses=CHANGE)
     async def cancel(
         self,
         task_id: FromPath[UUID],
@@ -192,12 +182,7 @@ class TaskController(Controller):
         await session.commit()
         return await view_task(session, task, limits)
 
-    @post(
-        "/{task_id:uuid}/settle",
-        status_code=202,
-        summary="Settle a call in doubt",
-        responses=problems(400, 401, 403, 404, 409),
-    )
+    @post("/{task_id:uuid}/settle", status_code=202, summary="Settle a call in doubt", responses=CHANGE)
     async def settle(
         self,
         task_id: FromPath[UUID],
@@ -270,11 +255,7 @@ class ExportController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(
-        summary="Export tasks with their trajectories",
-        media_type=_MEDIA_TYPE,
-        responses={200: _STREAM, **problems(400, 401, 403, 404)},
-    )
+    @get(summary="Export tasks with their trajectories", media_type=_MEDIA_TYPE, responses={200: _STREAM, **READ})
     async def export(  # noqa: PLR0913 - each is a query parameter
         self,
         access: Caller,
@@ -319,7 +300,6 @@ def _line(task: tables.Task, project: str, record: bytes, tokens: bool) -> bytes
 Principal = Annotated[
     str, QueryParameter(min_length=1, max_length=200, pattern=r"^[^\x00]*$", description="whose tasks to erase")
 ]
-_ERASE = problems(400, 401, 403, 404, 409)
 _AT_ONCE = 200
 
 
@@ -328,7 +308,7 @@ class ErasureController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @delete("/{task_id:uuid}", status_code=200, summary="Erase a task", responses=_ERASE)
+    @delete("/{task_id:uuid}", status_code=200, summary="Erase a task", responses=CHANGE)
     async def erase_task(
         self, task_id: FromPath[UUID], session: Db, sessions: NamedDependency[Sessions], access: Caller
     ) -> Erasure:
@@ -342,7 +322,7 @@ class ErasureController(Controller):
             raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
         return erased
 
-    @delete(status_code=200, summary="Erase all tasks of a person", responses=_ERASE)
+    @delete(status_code=200, summary="Erase all tasks of a person", responses=CHANGE)
     async def erase_principal(
         self,
         principal: Principal,
@@ -428,7 +408,7 @@ class JudgeController(Controller):
     tags = ("Feedback",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get("/agreement", summary="Compare judges with people", responses=problems(400, 401, 403, 404))
+    @get("/agreement", summary="Compare judges with people", responses=READ)
     async def agreement(self, session: Db, access: Caller, project: ProjectName = None) -> AgreementView:
         """Of the tasks that both a judge and a person have scored. A judge that always says the same is not
         trusted, however often that is right: its `kappa` is 0 or null.

@@ -48,7 +48,7 @@ from app.tasks import doubts, masking, queue, verification
 from app.tasks import store as tasks
 from app.web.access import Caller, Db
 from app.web.fields import MOST, ConsoleLinks, columns, console_path
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ
 
 
 class TaskLinks(msgspec.Struct, frozen=True):
@@ -325,7 +325,7 @@ class TrajectoryController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012  (the framework copies it)
 
-    @get(summary="Show the trajectory of a task", responses=problems(400, 401, 403, 404))
+    @get(summary="Show the trajectory of a task", responses=READ)
     async def trajectory(
         self,
         task_id: FromPath[UUID],
@@ -429,7 +429,7 @@ class ReplayController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(status_code=202, summary="Do a finished task again", responses=problems(400, 401, 403, 404, 409))
+    @post(status_code=202, summary="Do a finished task again", responses=CHANGE)
     async def start_replay(
         self, task_id: FromPath[UUID], data: JSONBody[ReplayRequest], session: Db, access: Caller
     ) -> ReplayView:
@@ -441,7 +441,7 @@ class ReplayController(Controller):
         await session.commit()
         return await view_replay(session, task, release, replay)
 
-    @get(summary="Compare a task with its replay", responses=problems(400, 401, 403, 404))
+    @get(summary="Compare a task with its replay", responses=READ)
     async def show_replay(
         self,
         task_id: FromPath[UUID],
