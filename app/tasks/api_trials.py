@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Self
 from uuid import UUID, uuid4
 
 import msgspec
@@ -27,7 +26,7 @@ from app.apis.trials import Tried, TriedTurn
 from app.apis.values import recordable
 from app.base.errors import AppError, EngineError, EngineRefusalError, HostError
 from app.base.log import mask_logs
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.secrets import SecretValues
 from app.base.values import Json, Stop, Trajectory
 from app.db import tables
@@ -70,7 +69,7 @@ class ApiFailedError(AppError):
     """How the API failed while it was asked about. The trial goes on later, and keeps what was asked."""
 
 
-class ApiTrials:
+class ApiTrials(Looping):
     """Works on what is due while it is entered and `may` run."""
 
     def __init__(
@@ -95,12 +94,8 @@ class ApiTrials:
         self.running = False
         self._loop = Loop("try APIs", self._next, pause, expected=TRANSIENT)
 
-    async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
-        return self
-
     async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
+        await super().__aexit__()
         with suppress(*TRANSIENT):  # its lease will expire
             async with self._sessions.begin() as session:
                 await trials.hand_back(session, self._owner)

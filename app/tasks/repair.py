@@ -11,7 +11,7 @@ answers that they still allow, it has to make the same calls and return the same
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -24,7 +24,7 @@ from app.apis.calls.skill_guard import GuardedSkill, SkillGuard
 from app.apis.catalog import Catalog, Operation
 from app.base import telemetry
 from app.base.errors import AppError, LimitError
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.values import GOOD, Call, SkillCall, Trajectory
 from app.db import tables
 from app.db.database import TRANSIENT, Sessions
@@ -150,7 +150,7 @@ _LATER = 900.0  # seconds until a limit is looked at again
 _PRIORITY = -100  # behind what people wait for
 
 
-class SkillRepairs:
+class SkillRepairs(Looping):
     """Works on what is due while it is entered and `may` run."""
 
     def __init__(
@@ -166,13 +166,6 @@ class SkillRepairs:
         self._sessions, self._executor, self._may = sessions, executor, may
         self._owner, self._pause = owner, pause
         self._loop = Loop("repair skills", self._next, pause, expected=TRANSIENT)
-
-    async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     async def _next(self) -> float | None:
         """Return 0 if there was something to do."""

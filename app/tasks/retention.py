@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Self, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import trials
 from app.base.errors import ConflictError
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.run_settings import RunKind
 from app.base.telemetry import RETENTION_DELETED, RETENTION_HELD
 from app.db import tables
@@ -200,20 +200,13 @@ _SECONDS = 600.0
 _TASKS = 200  # per transaction
 
 
-class RetentionLoop:
+class RetentionLoop(Looping):
     """Works while it is entered. Each batch is a transaction, and rests as long as it took."""
 
     def __init__(self, sessions: Sessions, every: float = _SECONDS, batch: int = _TASKS) -> None:
         self._sessions = sessions
         self._batch = batch
         self._loop = Loop("delete what is no longer kept", self.delete_due, every, expected=TRANSIENT)
-
-    async def __aenter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     async def delete_due(self) -> None:
         """Delete everything that is due now."""

@@ -34,7 +34,7 @@ from app.agent.rollout import StopSignal
 from app.base import telemetry
 from app.base.errors import ConflictError, HostError, SandboxError, SettingError, first_line
 from app.base.guarded_output import dropped_lines
-from app.base.loop import UNRESPONSIVE, Loop, faults_by_part, running_loops
+from app.base.loop import UNRESPONSIVE, Loop, Looping, faults_by_part, running_loops
 from app.base.processes import is_gone, new_owner, pid_space
 from app.base.settings import Settings
 from app.base.values import Json
@@ -478,7 +478,7 @@ def limit_memory(settings: Settings) -> int:
     return limit
 
 
-class MemoryWatch:
+class MemoryWatch(Looping):
     """While entered, calls `on_excess` once if the process takes nearly `limit` bytes."""
 
     def __init__(self, limit: int, on_excess: Callable[[], None]) -> None:
@@ -487,13 +487,6 @@ class MemoryWatch:
         self.excess = ""  # what is wrong, once it is
         self._on_excess = on_excess
         self._loop = Loop("memory", self._look, _MEMORY_SECONDS)
-
-    async def __aenter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     async def _look(self) -> None:
         self.used = resident_bytes()
@@ -619,7 +612,7 @@ async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json], **_: ob
 _SECONDS = 1.0
 
 
-class DiskWatch:
+class DiskWatch(Looping):
     """While entered, the runner claims nothing while a disk lacks space. Enter it before the runner."""
 
     def __init__(self, runner: Runner, disk: DiskSpace) -> None:
@@ -628,11 +621,7 @@ class DiskWatch:
 
     async def __aenter__(self) -> Self:
         await self._look()  # before the first claim
-        self._loop.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
+        return await super().__aenter__()
 
     async def _look(self) -> None:
         shortage = await self._disk.shortage()

@@ -8,7 +8,7 @@ not need.
 
 from collections.abc import Callable, Set
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,7 @@ from app.apis.calls.recorded_calls import RecordedCalls
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import AppError, ConflictError, EngineError, InvalidError, SandboxError
 from app.base.log import mask_logs
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.processes import new_owner
 from app.base.secrets import SecretValues
 from app.base.values import Trajectory
@@ -183,7 +183,7 @@ _MAX_ATTEMPTS = 3
 _GRACE = 120.0  # seconds beyond the rollout's limit, such as for its check
 
 
-class ShadowRunner:
+class ShadowRunner(Looping):
     """Runs shadows while it is entered. Leaving hands an unfinished one back."""
 
     def __init__(
@@ -207,12 +207,8 @@ class ShadowRunner:
         """Poll the queue now. A missed call costs a moment."""
         self._loop.wake()
 
-    async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
-        return self
-
     async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
+        await super().__aexit__()
         with suppress(*TRANSIENT):  # its lease will expire
             async with self._sessions.begin() as session:
                 await trials_store.hand_back(session, self.owner)
