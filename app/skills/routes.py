@@ -1,7 +1,6 @@
 """Routes for skills: listed, found, compared, moved; run as a task; exported and imported as folders."""
 
 import asyncio
-import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -50,7 +49,7 @@ from app.skills.requests import (
 from app.skills.value import ComparedTask, compared_tasks
 from app.tasks import store as tasks
 from app.tasks.routes import IdempotencyKey
-from app.tasks.submission import Principal, Priority, Variables
+from app.tasks.submission import Principal, Priority, Variables, digest_about
 from app.tasks.views import Accepted
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
@@ -373,15 +372,10 @@ async def run_skill(
         skill_run=msgspec.to_builtins(run),
         pinned=True,
         idempotency_key=key,
-        request_digest=_digest(skill_id, data) if key else None,
+        request_digest=digest_about(skill_id, data) if key else None,
     )
     [task] = await tasks.submit_all(session, [(skill.project_id, new)], limits)
     return task
-
-
-def _digest(skill_id: UUID, data: SkillRunRequest) -> str:
-    """Identify the request, to tell a repeated one from another with the same key."""
-    return hashlib.sha256(msgspec.json.encode([skill_id, data], order="deterministic")).hexdigest()
 
 
 _MEDIA_TYPE = "text/x-ndjson"

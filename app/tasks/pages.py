@@ -26,7 +26,7 @@ from app.base.values import GOOD, Stop, Trajectory
 from app.db import results, tables
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
-from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
+from app.db.tables import TASK_END_STATES, TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import statistics
 from app.projects.settings import Limits
@@ -39,7 +39,7 @@ from app.tasks import store as tasks
 from app.tasks.events import Timeline, fold
 from app.tasks.feedback import FeedbackRequest, FeedbackView, give_feedback, wanted_feedback
 from app.tasks.routes import cancel_task, search
-from app.tasks.submission import Check, Principal, Priority, Rerun, Submission, repeat, submit_all
+from app.tasks.submission import MAY_SERVE, Check, Principal, Priority, Rerun, Submission, repeat, submit_all
 from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
 from app.web.fields import MOST, Scenario, Score
@@ -235,7 +235,6 @@ def _variables(text: str) -> dict[str, str]:
 
 _MOST_EVENTS = 20_000
 _CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
-_SERVES = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
 
 After = Annotated[int, QueryParameter(ge=0)]
 LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
@@ -311,7 +310,7 @@ async def task_page(
 
 async def releases_to_choose(session: AsyncSession, project_id: UUID) -> list[tables.Release]:
     """Those that may do a task again, newest first."""
-    return [row for row in await releases.of_project(session, project_id) if row.state in _SERVES]
+    return [row for row in await releases.of_project(session, project_id) if row.state in MAY_SERVE]
 
 
 async def _approval(

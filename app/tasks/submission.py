@@ -192,7 +192,7 @@ def _parse(check: str) -> None:
         raise InvalidError("check: too deeply nested to parse") from error
 
 
-_MAY_SERVE = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
+MAY_SERVE = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ async def repeat(
             release_id is not None or task.skill_run is not None or task.repairs is not None or task.reads_only
         ),
         idempotency_key=key,
-        request_digest=_digest(task.id, changes) if key else None,
+        request_digest=digest_about(task.id, changes) if key else None,
     )
     [submitted] = await tasks.submit_all(session, [(task.project_id, new)], limits)
     return submitted
@@ -256,7 +256,7 @@ async def repeat(
 
 async def _servable(session: AsyncSession, task: tables.Task, number: int) -> UUID:
     release = await releases.numbered(session, task.project_id, number)
-    if release.state not in _MAY_SERVE:
+    if release.state not in MAY_SERVE:
         raise ConflictError(
             f"release {number} is {release.state.value} and has not served: activate it, or let it do the task "
             "without effects (POST /v1/tasks/{task_id}/replay)"
@@ -264,9 +264,9 @@ async def _servable(session: AsyncSession, task: tables.Task, number: int) -> UU
     return release.id
 
 
-def _digest(task_id: UUID, changes: Rerun) -> str:
-    """Identify the request, to tell a repeated one from another with the same key."""
-    return hashlib.sha256(msgspec.json.encode([task_id, changes], order="deterministic")).hexdigest()
+def digest_about(row_id: UUID, request: msgspec.Struct) -> str:
+    """Identify a request about a task or skill, to tell a repeated one from another with the same key."""
+    return hashlib.sha256(msgspec.json.encode([row_id, request], order="deterministic")).hexdigest()
 
 
 def _either(given: T | UnsetType, of_task: T) -> T:
