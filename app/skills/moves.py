@@ -7,7 +7,7 @@ The counter row serializes the writers of one project, so that revisions become 
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, or_, select, type_coerce, update
+from sqlalchemy import ColumnElement, Select, Text, or_, select, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -103,16 +103,16 @@ async def record(
     await audit.add(session, skill.project_id, None, actor, AuditAction.SKILL_MOVED, detail)
 
 
+async def fresh(session: AsyncSession, query: Select[tables.Skill]) -> list[tables.Skill]:
+    """As the rows are now, also those that the session has read before."""
+    return list(await session.scalars(query.execution_options(populate_existing=True)))
+
+
 async def live_versions(session: AsyncSession, project_id: UUID, name: str) -> list[tables.Skill]:
     """The versions that may be offered to someone, newest first."""
     skill = tables.Skill
-    query = (
-        select(skill)
-        .where(skill.project_id == project_id, skill.name == name, skill.state.in_(LIVE_SKILLS))
-        .order_by(skill.version.desc())
-        .execution_options(populate_existing=True)
-    )
-    return list(await session.scalars(query))
+    own = select(skill).where(skill.project_id == project_id, skill.name == name, skill.state.in_(LIVE_SKILLS))
+    return await fresh(session, own.order_by(skill.version.desc()))
 
 
 async def callers(session: AsyncSession, project_id: UUID, apis: Sequence[str]) -> list[tables.Skill]:
@@ -123,8 +123,7 @@ async def callers(session: AsyncSession, project_id: UUID, apis: Sequence[str]) 
         skill.state.in_((SkillState.PROBATION, SkillState.ACTIVE)),
         type_coerce(skill.apis, ARRAY(Text)).overlap(list(apis)),
     )
-    query = query.order_by(skill.name, skill.version).execution_options(populate_existing=True)
-    return list(await session.scalars(query))
+    return await fresh(session, query.order_by(skill.name, skill.version))
 
 
 async def activate(
@@ -292,13 +291,8 @@ async def withdraw(
 async def written_by(session: AsyncSession, release_id: UUID) -> list[tables.Skill]:
     """The skills that tasks of a release wrote and that are offered, or would be if they were not held."""
     skill = tables.Skill
-    rows = await session.scalars(
-        select(skill)
-        .where(skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
-        .order_by(skill.name, skill.version)
-        .execution_options(populate_existing=True)
-    )
-    return list(rows)
+    written = select(skill).where(skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
+    return await fresh(session, written.order_by(skill.name, skill.version))
 
 
 async def withdraw_harmful(session: AsyncSession, skill: tables.Skill, rev: int, reason: str) -> None:

@@ -91,8 +91,7 @@ async def _plan(
 
 async def _unheld(session: AsyncSession, project_id: UUID, which: ColumnElement[bool]) -> list[tables.Skill]:
     query = select(_skill).where(_skill.project_id == project_id, ~_skill.held, which)
-    fresh = query.order_by(_skill.name, _skill.version).execution_options(populate_existing=True)
-    return list(await session.scalars(fresh))
+    return await moves.fresh(session, query.order_by(_skill.name, _skill.version))
 
 
 def _returning(skill: tables.Skill, wanted: SkillState) -> SkillState:

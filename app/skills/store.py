@@ -17,7 +17,7 @@ from app.db import tables
 from app.db.database import Handle, Sessions, execute
 from app.db.queries import Page, in_array, read_page
 from app.db.tables import LIVE_SKILLS, ReleaseState, SkillState
-from app.skills.moves import SERVER, WITHDRAWERS, live_versions, locked, move, next_rev, record
+from app.skills.moves import SERVER, WITHDRAWERS, fresh, live_versions, locked, move, next_rev, record
 
 S = TypeVar("S")
 
@@ -152,17 +152,6 @@ async def latest_rev(handle: Handle, project_id: UUID) -> int:
     return (await execute(handle, _LATEST_REV, {"project": project_id})).scalar_one_or_none() or 0
 
 
-async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[tables.Skill]:
-    """Changed skills of any state, in the order of the changes. Caches drop those that are not live, or held."""
-    query = (
-        select(tables.Skill)
-        .where(tables.Skill.project_id == project_id, tables.Skill.rev > rev)
-        .order_by(tables.Skill.rev, tables.Skill.version)
-        .execution_options(populate_existing=True)
-    )
-    return (await session.scalars(query)).all()
-
-
 async def get(session: AsyncSession, skill_id: UUID, project_id: UUID | None = None) -> tables.Skill:
     """Raises NotFoundError also for a skill of another project than the one given."""
     skill = await session.get(tables.Skill, skill_id, populate_existing=True)
@@ -190,8 +179,7 @@ async def of_names(session: AsyncSession, project_id: UUID, names: Collection[st
     """All versions of these names, by name, newest first."""
     skill = tables.Skill
     query = select(skill).where(skill.project_id == project_id, in_array(skill.name, names))
-    fresh = query.order_by(skill.name, skill.version.desc()).execution_options(populate_existing=True)
-    return (await session.scalars(fresh)).all()
+    return await fresh(session, query.order_by(skill.name, skill.version.desc()))
 
 
 async def made_by(session: AsyncSession, task_id: UUID) -> Sequence[tables.Skill]:

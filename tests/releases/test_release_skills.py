@@ -14,6 +14,7 @@ from app.skills import store as skills
 from app.skills.admission import admit
 from tests.support.release_steps import activate
 from tests.support.rows import new_skill, project_row, task_row
+from tests.support.skill_project import changed_since
 
 
 async def library(session: AsyncSession, project_id: UUID) -> list[tuple[str, int]]:
@@ -46,7 +47,7 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
         "withdrawn": [("new", 1)],
         "deleted": [("gone", 1)],
     }
-    moved = {each.name for each in await skills.changed_since(session, project.id, rev)}
+    moved = {each.name for each in await changed_since(session, project.id, rev)}
     assert moved >= {"better", "lost", "new"}, "caches follow"
     assert (await moves.restore(session, new.id)).state is SkillState.ACTIVE
 

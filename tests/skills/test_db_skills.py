@@ -15,6 +15,7 @@ from app.skills import moves
 from app.skills import store as skills
 from app.skills.store import SkillFilter
 from tests.support.rows import new_skill, project_row, task_row
+from tests.support.skill_project import changed_since
 
 QUARANTINED, PROBATION, ACTIVE, SUPERSEDED, RETIRED, DELETED = SkillState
 
@@ -58,13 +59,13 @@ async def test_changes_are_read_in_order_with_the_versions_they_superseded(sessi
     await skills.add(session, project.id, new_skill(source="one"))
     second = await skills.add(session, project.id, new_skill(source="two"))
     seen = second.rev
-    assert [(each.version, each.state) for each in await skills.changed_since(session, project.id, seen - 1)] == [
+    assert [(each.version, each.state) for each in await changed_since(session, project.id, seen - 1)] == [
         (1, SUPERSEDED),
         (2, ACTIVE),
     ]
-    assert await skills.changed_since(session, project.id, seen) == []
+    assert await changed_since(session, project.id, seen) == []
     await moves.retire(session, second.id)
-    assert [each.state for each in await skills.changed_since(session, project.id, seen)] == [RETIRED]
+    assert [each.state for each in await changed_since(session, project.id, seen)] == [RETIRED]
 
 
 async def test_concurrent_writers_leave_one_active_version_and_no_gap(committed: Sessions) -> None:
@@ -100,7 +101,7 @@ async def test_a_reader_that_follows_the_counter_misses_no_change(committed: Ses
         while True:
             last = not writing
             async with committed() as session:
-                for each in await skills.changed_since(session, project.id, seen):
+                for each in await changed_since(session, project.id, seen):
                     cache[each.id], seen = each.state, each.rev
             if last:
                 return
@@ -173,7 +174,7 @@ async def test_vectors_are_added_later_and_seen_by_caches(session: AsyncSession)
     assert [each.id for each in await skills.without_vectors(session, "minilm")] == [bare.id]
     await skills.set_vectors(session, bare.id, "minilm", b"query", b"source")
     await skills.set_vectors(session, gone.id, "minilm", b"query", b"source")
-    changed = await skills.changed_since(session, project.id, seen)
+    changed = await changed_since(session, project.id, seen)
     assert [(each.id, each.query_vector, each.source_vector) for each in changed] == [
         (bare.id, b"query", b"source")
     ]

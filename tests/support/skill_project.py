@@ -1,8 +1,10 @@
 """A project whose tasks write and use one skill, for tests of its states."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import AllowedOperation, SkillManifest
@@ -111,3 +113,14 @@ class SkillProject:
         entries = (await audit.page(self.session, self.id, limit=50)).items
         moves = [each for each in entries if each.action == tables.AuditAction.SKILL_MOVED]
         return [tuple(each.detail[name] for name in ("version", "from", "to", "reason")) for each in moves[::-1]]
+
+
+async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[tables.Skill]:
+    """Changed skills of any state, in the order of the changes."""
+    query = (
+        select(tables.Skill)
+        .where(tables.Skill.project_id == project_id, tables.Skill.rev > rev)
+        .order_by(tables.Skill.rev, tables.Skill.version)
+        .execution_options(populate_existing=True)
+    )
+    return (await session.scalars(query)).all()

@@ -10,12 +10,12 @@ from app.base.values import Json, Stop
 from app.db.tables import TaskState
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
-from app.skills import store as skills
 from app.tasks.verification import score
 from tests.support.ledger import Ledger
 from tests.support.ledger_policies import SKILL
 from tests.support.ledger_project import LedgerProject
 from tests.support.scripted_engine import ScriptedEngine, block
+from tests.support.skill_project import changed_since
 from tests.support.zygote_limits import limited
 
 _WRITE = block(SKILL.format(word="hello"))
@@ -119,4 +119,4 @@ async def _carry_out(project: LedgerProject, check: str, *turns: str) -> Json:
 
 async def _kept(project: LedgerProject) -> list[str]:
     async with project.sessions() as session:
-        return [skill.name for skill in await skills.changed_since(session, project.id, 0)]
+        return [skill.name for skill in await changed_since(session, project.id, 0)]
