@@ -12,7 +12,7 @@ import sys
 import traceback
 from types import ModuleType, SimpleNamespace
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from mock_apis import make  # type: ignore[import-not-found]
 
 
