@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompts import Compact
@@ -18,7 +19,6 @@ from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
 from app.releases import manifest_store
 from app.releases import store as releases
-from app.releases.exams import store as exams
 from app.runs import store as runs
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.support.evaluated_server import ExpertPolicy
@@ -202,7 +202,9 @@ class GatedRun:
 
     async def evaluations(self, run_id: UUID) -> Sequence[tables.Evaluation]:
         async with self.sessions() as session:
-            return await exams.of_run(session, run_id)
+            evaluation = tables.Evaluation
+            query = select(evaluation).where(evaluation.run_id == run_id).order_by(evaluation.created_at)
+            return (await session.scalars(query)).all()
 
     def _evaluator(self, policies: Policies) -> Evaluator:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
