@@ -292,7 +292,7 @@ class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_id: UUID
     score: Bound
     comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
-    scale: ScoreScale = ScoreScale()
+    scale: ScoreScale = msgspec.field(default_factory=ScoreScale)  # a default would be that of all who have one
     turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
 
     def __post_init__(self) -> None:
