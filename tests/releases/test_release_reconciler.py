@@ -151,7 +151,7 @@ async def test_the_release_of_a_run_with_a_canary_becomes_one(setup: ReconciledP
     release_id = await setup.approve(percent=10.0)
     release = await setup.until(release_id, lambda one: one.state is ReleaseState.CANARY)
     assert release.canary_percent == 10
-    assert setup.loads.models == [WEIGHTS]
+    assert set(setup.loads.models) == {WEIGHTS}  # both reconcilers may load them before one of them decides
     assert await setup.actions() == [("gate", AuditAction.CANARY_BEGAN)]
 
 
