@@ -70,8 +70,11 @@ def main(  # noqa: PLR0913 - options of one command
             other.set_up(client, other.tasks[0])
             trial = _trial(server, other, _project(server, other, client, weights))
             click.echo(f"trial: {trial}")
-            practice = None if practised is None else _after_practice(server, other, client, practised)
-            practice = practice if hours is None else _practise(server, other, client, hours)
+            practice = None
+            if hours is not None:
+                practice = _practise(server, other, client, hours)
+            elif practised is not None:
+                practice = _after_practice(server, other, client, practised)
             start = time.monotonic()
             results = [
                 solve(

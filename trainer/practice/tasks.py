@@ -356,9 +356,13 @@ class CarriedOut:
             value = shown.get(form.field)
             return len(value or ()) if form.goal == "count" else value
         assert made is not None  # a form of it
-        kept = {name: shown[name] for name in kept_fields(self._reach) if shown.get(name) is not None}
-        call(self._double, made, {}, kept | {form.field: self._changed(shown.get(form.field))})
+        call(self._double, made, {}, self._sent(shown, self._changed(shown.get(form.field))))
         return None
+
+    def _sent(self, fields: Mapping[str, Json], new: Json) -> Values:
+        """What a change sends: the new value, and what has to be kept of a record with these fields."""
+        kept = {name: fields[name] for name in kept_fields(self._reach) if fields.get(name) is not None}
+        return kept | {self._form.field: new}
 
     @property
     def _new(self) -> Json:
@@ -429,10 +433,7 @@ class CarriedOut:
             case _:
                 joins = form.goal in ("link", "unlink")
                 new = self._joined(record) if joins else self._changed(record.fields.get(form.field))
-                made, fields = reach.write, {form.field: new}
-                kept = kept_fields(reach)
-                old = {name: record.fields[name] for name in kept if record.fields.get(name) is not None}
-                fields = {**old, **fields}
+                made, fields = reach.write, self._sent(record.fields, new)
                 self.asked[place] = frozenset({form.field})
         assert made is not None  # a form of it
         known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
@@ -602,7 +603,7 @@ class _Fit:
 
     def _home(self) -> list[Json]:
         """The keys of what the records are in."""
-        made = next((each for role in self._reach.roles.values() for each in role), None)
+        made = next(iter(self._reach.every), None)
         return [] if made is None else list(pinned(made).values())
 
     def _take_some_away(self) -> None:

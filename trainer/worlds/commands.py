@@ -36,6 +36,14 @@ from trainer.worlds.recipes import AdapterRecipe, Recipe, with_settings
 from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
 from trainer.worlds.simulate_live.simulation import Day, Services, Simulation, SimulationPlan, SimulationState
 
+_out = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="tests/bench/results",
+    show_default=True,
+    help="directory of the table and the figure",
+)
+
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -243,13 +251,7 @@ def _defaults(name: str) -> str:
     show_default=True,
     help="directory to resume from",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="tests/bench/results",
-    show_default=True,
-    help="directory of the table and the figure",
-)
+@_out
 @click.option(
     "--at-once", type=click.IntRange(1), default=2, show_default=True, help="concurrent trials, a core each"
 )
@@ -437,13 +439,7 @@ def _default(name: str) -> Any:
     show_default=True,
     help="directory to resume from",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="tests/bench/results",
-    show_default=True,
-    help="directory of the table and the figure",
-)
+@_out
 @click.option("--port", default=8190, show_default=True, help="where the users' office suite is served meanwhile")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="one after the other")
 @click.option("--days", type=click.IntRange(1), default=_default("days"), show_default=True)
