@@ -14,7 +14,7 @@ from app.client.options import ListingGroup
 from app.web.manual import DIRECTORY
 from tests.support.every_row import every_row
 from tests.support.page_commands import blocks, commands
-from tests.support.rest_reference import openapi_document
+from tests.support.reference_pages import openapi_document
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]

@@ -17,7 +17,7 @@ from tests.support.processes import free_ports
 
 REPOSITORY = Path(__file__).parents[1]
 README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.md"
-COMMAND_LINE = REPOSITORY / "app/manual/command-line.md"
+COMMAND_LINE = REPOSITORY / "app/manual/interfaces.md"
 SERVE = ("make serve", f"SAGE_MODEL={SEED} make serve")
 NOT_RUN = """\
 pip install "tiled[server]" && tiled serve demo --port 9100    # it prints an API key

@@ -37,6 +37,7 @@ from app.machine.health import ScopeCheck, hosted_failures, readiness_checks
 from app.machine.pages import HealthPages
 from app.machine.parts import Parts, load_parts, open_listener, open_services
 from app.machine.routes import REQUESTS, healthz, livez, metrics, readyz, remarks
+from app.processes.reference import reference_pages
 from app.projects.authorization import authorize
 from app.projects.home_pages import HomePages
 from app.projects.pages import AuditPages, KeyPages, ProjectPages, SecretPages, UsagePages, WebhookPages
@@ -234,7 +235,7 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
             client_document,
             mcp,
             *docs_routes(),
-            *manual_routes(),
+            *manual_routes(lambda app: reference_pages(app.openapi_schema.to_schema())),
             *others,
         ],
         dependencies={

@@ -191,7 +191,7 @@ def drop_advice() -> dict[str, Advice]:
     >>> "POST /v1/feedback" in drop_advice()["unscored"].advice
     True
     """
-    text = (manual.DIRECTORY / "training.md").read_text(encoding="utf-8")
+    text = (manual.DIRECTORY / "learning.md").read_text(encoding="utf-8")
     lines = text.partition(f"{_HEAD}\n")[2].splitlines()[1:]
     found = {}
     for line in lines:

@@ -1,6 +1,6 @@
 """The manual as web pages, served from this machine: no key, no script, nothing from elsewhere.
 
-The pages of `app/manual` are rendered once, from Markdown, and can be searched.
+The pages of `app/manual`, and those made from the code, are rendered once, from Markdown, and can be searched.
 """
 
 import math
@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from litestar import MediaType, Response, get
+from litestar import Litestar, MediaType, Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.router import Router
@@ -269,10 +270,9 @@ class Manual(msgspec.Struct, frozen=True):
     index: SearchIndex
 
 
-@cache
-def load_manual() -> Manual:
-    """Read and render every page: a fraction of a second, at the first request."""
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in DIRECTORY.glob("*.md")}
+def load_manual(generated: Mapping[str, str]) -> Manual:
+    """Read and render every page: a fraction of a second. `generated` is the Markdown of further ones by name."""
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in DIRECTORY.glob("*.md")} | dict(generated)
     order = sorted(sources, key=lambda name: (name != INDEX, sources[INDEX].find(f"]({name}.md)")))
     pages = {name: _page(name, sources[name]) for name in order}
     entries = [
@@ -345,30 +345,32 @@ _HEADERS = {
 }
 
 
-@get(ROOT, include_in_schema=False, sync_to_thread=True)
-def show_index() -> Response[str]:
-    return _html(page_html(load_manual(), INDEX))
+def manual_routes(generated: Callable[[Litestar], Mapping[str, str]]) -> list[Router | HTTPRouteHandler]:
+    """`generated` makes the Markdown of the pages that are not files, once, for the first request."""
 
+    @cache
+    def manual(app: Litestar) -> Manual:
+        return load_manual(generated(app))
 
-@get(f"{ROOT}/{{name:str}}", include_in_schema=False, sync_to_thread=True)
-def show_page(name: FromPath[str]) -> Response[str]:
-    manual = load_manual()
-    if name not in manual.pages:
-        raise NotFoundError(f"the manual has no page {name!r}: {ROOT} lists them")
-    return _html(page_html(manual, name))
+    @get(ROOT, include_in_schema=False, sync_to_thread=True)
+    def show_index(request: Request[Any, Any, Any]) -> Response[str]:
+        return _html(page_html(manual(request.app), INDEX))
 
+    @get(f"{ROOT}/{{name:str}}", include_in_schema=False, sync_to_thread=True)
+    def show_page(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[str]:
+        found: Manual = manual(request.app)
+        if name not in found.pages:
+            raise NotFoundError(f"the manual has no page {name!r}: {ROOT} lists them")
+        return _html(page_html(found, name))
 
-@get(f"{ROOT}/search", include_in_schema=False, sync_to_thread=True)
-def search(q: FromQuery[str] = "") -> Response[str]:
-    return _html(search_html(load_manual(), q[:200]))
+    @get(f"{ROOT}/search", include_in_schema=False, sync_to_thread=True)
+    def search(request: Request[Any, Any, Any], q: FromQuery[str] = "") -> Response[str]:
+        return _html(search_html(manual(request.app), q[:200]))
 
+    @get(f"{ROOT}/style.css", include_in_schema=False, sync_to_thread=True)
+    def show_styles() -> Response[str]:
+        return Response(stylesheet(), media_type="text/css")
 
-@get(f"{ROOT}/style.css", include_in_schema=False, sync_to_thread=True)
-def show_styles() -> Response[str]:
-    return Response(stylesheet(), media_type="text/css")
-
-
-def manual_routes() -> list[Router | HTTPRouteHandler]:
     images = create_static_files_router(
         path=f"{ROOT}/images", directories=[DIRECTORY / "images"], include_in_schema=False, name="manual-images"
     )

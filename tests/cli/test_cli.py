@@ -56,7 +56,7 @@ def test_every_command_reports_an_invalid_setting_in_one_line() -> None:
         ["manifests", "--for", "llm-d"],
     ):
         shown = CliRunner().invoke(main, command, env={"SAGE_PORT": "http"})
-        code = 2 if command[0] == "keys" else 1  # wrong usage, as command-line.md has it of a server's users
+        code = 2 if command[0] == "keys" else 1  # wrong usage, as interfaces.md has it of a server's users
         assert (shown.exit_code, shown.output) == (code, "Error: SAGE_PORT='http': must be a whole number\n"), (
             command
         )

@@ -11,7 +11,7 @@ import msgspec
 from app.base import errors
 from app.client.words import readable_error
 from tests.support.every_row import every_row
-from tests.support.rest_reference import openapi_document
+from tests.support.reference_pages import openapi_document
 
 ROOT = Path(__file__).parents[1].parent
 _ROUTE = re.compile(r"(GET|POST|PUT|PATCH|DELETE) /v1/")

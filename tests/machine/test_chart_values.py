@@ -21,8 +21,8 @@ def value_names(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def test_the_manual_lists_every_value_of_the_chart_and_no_other() -> None:
-    page = (ROOT / "app/manual/kubernetes.md").read_text()
-    chapter = page.partition("\n## The Helm chart\n")[2].partition("\n## ")[0]
+    page = (ROOT / "app/manual/operations.md").read_text()
+    chapter = page.partition("\n### The Helm chart\n")[2].partition("\n### ")[0]
     rows = [line.split("|")[1] for line in chapter.splitlines() if line.startswith("| `")]
     listed = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     values = yaml.safe_load((CHART / "values.yaml").read_text())

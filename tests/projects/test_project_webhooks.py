@@ -123,10 +123,10 @@ async def test_an_invalid_webhook_is_refused_by_name(api: ApiApp, webhook: dict[
 
 
 async def test_the_verification_that_the_manual_shows_accepts_messages_and_no_forgery(api: ApiApp) -> None:
-    page = (DIRECTORY / "approvals.md").read_text()
+    page = (DIRECTORY / "apis.md").read_text().partition("\n### Webhooks\n")[2]
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(code, "approvals.md", "exec"), names)
+    exec(compile(code, "apis.md", "exec"), names)
     receiver = WebhookReceiver()
     async with receiver.listening() as url, sending(api.sessions):
         await set_webhook(api, url)

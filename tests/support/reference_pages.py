@@ -1,15 +1,25 @@
-"""The manual's reference pages, as the code has them. `make manual` writes them."""
+"""The OpenAPI document without a server, and the manual's pages made from the code: `make manual` writes them."""
 
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from app.processes.api import create_app
+from app.processes.reference import reference_pages
 from app.web.manual import DIRECTORY
-from tests.support.rest_reference import rest_page
-from tests.support.settings_reference import settings_page
+from app.web.routes import Dependencies
 
 
-def reference_pages() -> dict[str, str]:
-    """The text by file name."""
-    return {"settings.md": settings_page(), "rest.md": rest_page()}
+def openapi_document() -> dict[str, Any]:
+    def closed() -> AbstractAsyncContextManager[Dependencies]:
+        raise AssertionError("the document needs no running part")
+
+    schema = create_app(closed).openapi_schema.to_schema()
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return document
 
 
 if __name__ == "__main__":
-    for name, text in reference_pages().items():
-        (DIRECTORY / name).write_text(text, encoding="utf-8")
+    for name, text in reference_pages(openapi_document()).items():
+        (DIRECTORY / f"{name}.md").write_text(text, encoding="utf-8")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.approving import ApprovingProject
 from tests.support.http_server import served
-from tests.support.rest_reference import openapi_document
+from tests.support.reference_pages import openapi_document
 from tests.support.scripted_engine import ScriptedEngine, block
 
 _NAME = "generated_sage_client"

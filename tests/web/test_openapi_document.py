@@ -10,7 +10,7 @@ from app.projects.settings import ProjectSettings
 from app.web.openapi import field_docs
 from app.web.routes import Dependencies
 from tests.support.api_app import ApiApp, open_api_app
-from tests.support.rest_reference import openapi_document
+from tests.support.reference_pages import openapi_document
 
 OPENAI_PATHS = ("/v1/chat/", "/v1/models")  # with errors as OpenAI has them; fields that clients add are ignored
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.integration.servers.installed import CACHE, ROOT
 
-PAGE = ROOT / "app" / "manual" / "tried-apis.md"
+PAGE = ROOT / "app" / "manual" / "apis.md"
 _ROWS = CACHE / "rows"
 _TABLE = re.compile(r"(?<=\| --- \| --- \| --- \| --- \| --- \| --- \|\n)(\|.*\n)*")
 
