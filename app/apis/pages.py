@@ -17,8 +17,8 @@ from litestar.response import Redirect
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis import failed_calls, trials
 from app.apis import store as apis
+from app.apis import trials
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential, bearer
 from app.apis.credentials.requests import CredentialView, shared_credentials
@@ -27,12 +27,19 @@ from app.apis.credentials.schemes import UNFIT_FOR_HEADERS
 from app.apis.credentials.store import STATIC_TOKEN
 from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import (
-    ApiReaders,
+    ApiPatch,
+    ApiRequest,
     Approval,
     Description,
+    McpServer,
     OperationPatch,
     OperationPlace,
     PythonName,
+    Reader,
+    Readers,
+    Server,
+    Token,
+    Url,
     find_override,
     operation_states,
     read_api,
@@ -41,7 +48,6 @@ from app.apis.documents.routes import (
 )
 from app.apis.double.routes import compare_api, practice_of
 from app.apis.presentation import AppView, OperationOverride, OperationView
-from app.apis.requests import ApiPatch, ApiRequest, McpServer, Server, Token, Url
 from app.apis.routes import (
     ApiCallRequest,
     ApiCallView,
@@ -58,7 +64,6 @@ from app.base.errors import ApiDocumentError, ConflictError, InvalidError
 from app.base.text import numbered
 from app.base.untrusted import JsonError, decode_json
 from app.db import tables
-from app.db.database import Sessions
 from app.db.tables import PracticeSource
 from app.engine.model_scope import ModelScope
 from app.tasks.submission import Principal
@@ -119,7 +124,7 @@ class ApiPages(Controller):
         request: AnyRequest,
         visit: Visitor,
         session: Db,
-        readers: NamedDependency[ApiReaders],
+        readers: Readers,
         model_scope: NamedDependency[ModelScope],
     ) -> Response[Any]:
         form = await read_form(request, ApiFields)
@@ -201,23 +206,13 @@ class ApiPage(Controller):
 
     @get()
     async def show(
-        self,
-        name: FromPath[str],
-        visit: Visitor,
-        session: Db,
-        document_reader: NamedDependency[DocumentReader],
-        q: FromQuery[str] = "",
+        self, name: FromPath[str], visit: Visitor, session: Db, document_reader: Reader, q: FromQuery[str] = ""
     ) -> Response[str]:
         return await _page(visit, session, document_reader, name, words=q)
 
     @post("/test", opt=_ADMIN)
     async def call(
-        self,
-        name: FromPath[str],
-        request: AnyRequest,
-        visit: Visitor,
-        session: Db,
-        readers: NamedDependency[ApiReaders],
+        self, name: FromPath[str], request: AnyRequest, visit: Visitor, session: Db, readers: Readers
     ) -> Response[str]:
         """Answers with the page and what the API answered."""
         form = await read_form(request, CallFields)
@@ -244,11 +239,7 @@ class ApiPage(Controller):
 
     @get("/practice")
     async def practice(
-        self,
-        name: FromPath[str],
-        visit: Visitor,
-        session: Db,
-        document_reader: NamedDependency[DocumentReader],
+        self, name: FromPath[str], visit: Visitor, session: Db, document_reader: Reader
     ) -> Response[str]:
         """The part of the page that may take some seconds."""
         row = await apis.get(session, visit.project.id, name, document=False)
@@ -257,12 +248,7 @@ class ApiPage(Controller):
 
     @post("/practice", opt=_ADMIN)
     async def set_practice(
-        self,
-        name: FromPath[str],
-        request: AnyRequest,
-        visit: Visitor,
-        session: Db,
-        document_reader: NamedDependency[DocumentReader],
+        self, name: FromPath[str], request: AnyRequest, visit: Visitor, session: Db, document_reader: Reader
     ) -> Redirect:
         practice = (await read_form(request, PracticeFields)).given().practice
         patch = ApiPatch(practice=practice)
@@ -271,9 +257,7 @@ class ApiPage(Controller):
         return after_change(f"{_address(visit, name)}#practice", f"practice on {name} is made of {made_of}")
 
     @post("/practice/compare", opt=_ADMIN)
-    async def compare(
-        self, name: FromPath[str], visit: Visitor, session: Db, readers: NamedDependency[ApiReaders]
-    ) -> Redirect:
+    async def compare(self, name: FromPath[str], visit: Visitor, session: Db, readers: Readers) -> Redirect:
         try:
             found = await compare_api(session, visit.project, name, readers)
         except (ConflictError, InvalidError) as error:
@@ -283,18 +267,8 @@ class ApiPage(Controller):
         return after_change(f"{_address(visit, name)}#practice", said)
 
     @post("/refresh", opt=_ADMIN)
-    async def refresh(
-        self,
-        name: FromPath[str],
-        visit: Visitor,
-        session: Db,
-        sessions: NamedDependency[Sessions],
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
-    ) -> Redirect:
-        found = await refresh_document(
-            session, visit.access, sessions, visit.project, name, document_reader, http_client
-        )
+    async def refresh(self, name: FromPath[str], visit: Visitor, session: Db, readers: Readers) -> Redirect:
+        found = await refresh_document(session, visit.access, visit.project, name, readers)
         if found.failure is not None:
             return after_change(_address(visit, name), f"The document could not be refreshed: {found.failure}")
         changed = "has not changed" if found.change is None else "has changed: see below"
@@ -314,7 +288,7 @@ class ApiPage(Controller):
         visit: Visitor,
         session: Db,
         http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
     ) -> Response[Any]:
         form = await read_form(request, CredentialFields)
         try:
@@ -342,7 +316,7 @@ class ApiPage(Controller):
         request: AnyRequest,
         visit: Visitor,
         session: Db,
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
     ) -> Redirect:
         principal = (await read_form(request, PrincipalFields)).given().principal
         if scheme == STATIC_TOKEN:
@@ -363,7 +337,7 @@ class ApiPage(Controller):
         visit: Visitor,
         session: Db,
         http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
         public_url: NamedDependency[str],
     ) -> Response[str]:
         """A page with the way to the authorization server: forms may lead to this server only."""
@@ -386,7 +360,7 @@ async def _page(
     row = await apis.get(session, visit.project.id, name, document=False)
     stored = await credentials.of_api(session, row.id)
     changes = await apis.of_api(session, row.id)
-    failures = await failed_calls.of_api(session, visit.project.id, name)
+    failures = await apis.failed_calls(session, visit.project.id, name)
     try:
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
@@ -409,7 +383,7 @@ async def _page(
         fields=FIELDS,
         changes=changes,
         failures=failures,
-        most_tasks=failed_calls.MOST_TASKS,
+        most_tasks=apis.FAILED_OF_TASKS,
         practised=await apis.is_documented(session, visit.project.id, name),
         test=tested.form,
         answer=tested.answer,
@@ -447,12 +421,7 @@ class OperationPage(Controller):
 
     @get()
     async def show(
-        self,
-        api: FromPath[str],
-        operation: FromPath[str],
-        visit: Visitor,
-        session: Db,
-        document_reader: NamedDependency[DocumentReader],
+        self, api: FromPath[str], operation: FromPath[str], visit: Visitor, session: Db, document_reader: Reader
     ) -> Response[str]:
         return await _operation_page(visit, session, document_reader, OperationPlace(api, operation))
 
@@ -464,7 +433,7 @@ class OperationPage(Controller):
         request: AnyRequest,
         visit: Visitor,
         session: Db,
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
     ) -> Response[Any]:
         place = OperationPlace(api, operation)
         form = await read_form(request, OperationFields)

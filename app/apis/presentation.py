@@ -32,8 +32,9 @@ class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     explore: bool | None = None
 
     @property
-    def is_empty(self) -> bool:
-        return self == OperationOverride(place=self.place, was=self.was)
+    def fields_set(self) -> list[str]:
+        """The names of those that have no default."""
+        return [name for name in msgspec.to_builtins(self) if name not in ("place", "was")]
 
 
 class Presentation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,6 @@ and call one operation, to see whether it answers.
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -30,18 +29,29 @@ from app.apis.credentials.stored_credentials import PreparedCredential, StoredCr
 from app.apis.documents.fetch import check_server, server_remark
 from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
-from app.apis.documents.routes import ApiReaders, content_of, fetch_for, read_api, read_request, untrusted_remarks
+from app.apis.documents.routes import (
+    ApiPatch,
+    ApiReaders,
+    ApiRequest,
+    Reader,
+    Readers,
+    content_of,
+    fetch_for,
+    read_api,
+    read_former,
+    read_request,
+    untrusted_remarks,
+)
 from app.apis.mcp import listing
 from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import McpServers
 from app.apis.naming import Naming
 from app.apis.presentation import AS_WRITTEN, AppView, OperationView, Presentation
-from app.apis.requests import ApiPatch, ApiRequest
 from app.apis.servers import address, check_reachable
 from app.apis.trial_questions import CallPlan, SampleCall
 from app.apis.trials import ShownTrial, Tried, TriedTurn
 from app.apis.values import recordable
-from app.base.errors import ApiDocumentError, HostError, InvalidError
+from app.base.errors import HostError, InvalidError
 from app.base.secrets import SecretValues
 from app.base.values import Json, hosted_id
 from app.db import tables
@@ -255,7 +265,7 @@ class ApiController(Controller):
         data: JSONBody[ApiRequest],
         session: Db,
         access: Caller,
-        readers: NamedDependency[ApiReaders],
+        readers: Readers,
         model_scope: NamedDependency[ModelScope],
     ) -> ApiView:
         """Fetches, parses and stores the document, or the tools of the MCP server, replacing one of the same name.
@@ -284,7 +294,7 @@ class ApiController(Controller):
         name: FromPath[str],
         session: Db,
         access: Caller,
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
         project: ProjectName = None,
     ) -> ApiView:
         owner = await find_project(session, access, project)
@@ -305,7 +315,7 @@ class ApiController(Controller):
         data: JSONBody[ApiPatch],
         session: Db,
         access: Caller,
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
         project: ProjectName = None,
     ) -> ApiView:
         """Effective from the next task on."""
@@ -330,8 +340,8 @@ async def register_api(
     """Add or replace an API. Raises ApiDocumentError, InvalidError that names the field, and ConflictError if it
     was changed by others meanwhile.
     """
-    sessions, http_client, document_reader, _ = readers
-    fetch = fetch_for(data, project.id, sessions, http_client, document_reader)
+    http_client, document_reader = readers.http_client, readers.document_reader
+    fetch = fetch_for(data, project.id, readers)
     content = await content_of(data, session, project.id, readers, fetch)
     if hosted_id((await releases.active(session, project.id)).model) is not None:
         model_scope = ModelScope()  # a hosted model was made for any
@@ -453,18 +463,16 @@ class _Former(msgspec.Struct, frozen=True):
 
     row: tables.Api
     seen: object
-    app: AppView | None  # None: an earlier version of this server stored it, and it cannot be read any more
+    app: AppView | None  # see `read_former`
 
 
 async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUID, name: str) -> _Former | None:
     """Ends the transaction."""
-    row, app = await apis.find(session, project_id, name), None
-    seen = None if row is None else apis.state_of(row)
-    if row is not None:
-        with suppress(ApiDocumentError):
-            app = await read_api(reader, session, row, row.bind)
-    await session.commit()
-    return None if row is None else _Former(row, seen, app)
+    row = await apis.find(session, project_id, name)
+    if row is None:
+        await session.commit()
+        return None
+    return _Former(row, apis.state_of(row), await read_former(reader, session, row))
 
 
 async def _check_server(session: AsyncSession, former: _Former, app: AppView, data: ApiRequest) -> None:
@@ -499,11 +507,7 @@ def _request(data: ApiRequest, former: _Former | None, model_scope: ModelScope) 
 
 
 async def _remarks(
-    data: ApiRequest,
-    app: AppView,
-    model_scope: ModelScope,
-    trial: ShownTrial | None,
-    client: httpx.AsyncClient,
+    data: ApiRequest, app: AppView, model_scope: ModelScope, trial: ShownTrial | None, client: httpx.AsyncClient
 ) -> list[str]:
     score = None if trial is None else trial.score
     tried = {} if score is None else {data.name: score}
@@ -564,7 +568,7 @@ class ApiCallController(Controller):
         data: JSONBody[ApiCallRequest],
         session: Db,
         access: Caller,
-        readers: NamedDependency[ApiReaders],
+        readers: Readers,
         project: ProjectName = None,
     ) -> ApiCallView:
         """With the stored credentials, as a task would. An error of the API is an answer of this route."""
@@ -573,11 +577,7 @@ class ApiCallController(Controller):
 
 
 async def call_api(
-    session: AsyncSession,
-    owner: tables.Project,
-    name: str,
-    data: ApiCallRequest,
-    readers: ApiReaders,
+    session: AsyncSession, owner: tables.Project, name: str, data: ApiCallRequest, readers: ApiReaders
 ) -> ApiCallView:
     """One call, as a task would make it. Raises NotFoundError, InvalidError that names the field."""
     row = await apis.get(session, owner.id, name, document=False)

@@ -1,4 +1,7 @@
-"""The OpenAPI documents of projects, in the database: when each is fetched again, and what changed then."""
+"""The APIs of projects in the database: their documents, when each is fetched again, and what changed then.
+
+The calls of an API that failed are found among the events of tasks.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -7,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import JSON, Row, Select, Text, cast, func, literal, select, update
+from sqlalchemy import JSON, Integer, Row, Select, Text, cast, func, literal, select, true, update
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -20,6 +23,11 @@ from app.db.database import Handle, keys_of
 from app.db.tables import PracticeSource
 
 WITHOUT_DOCUMENT: Final = defer(tables.Api.document, raiseload=True)
+FAILED_OF_TASKS: Final = 100
+"""The latest tasks of a project, which are looked through for failed calls."""
+_FAILED: Final = 20
+_CHANGES: Final = 100
+_change = tables.ApiChange
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +38,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     calls: int  #: that were made to the real server
     differences: list[str]
     skipped: list[str]  #: what was not read, and why
+
+
+class FailedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`api` is the operation with the name of its API, `skill` the one that made the call."""
+
+    task_id: UUID
+    instruction: str
+    turn: int
+    api: str
+    error: str
+    skill: str | None
+    at: datetime
 
 
 async def put(  # noqa: PLR0913 - the columns of a row
@@ -199,10 +219,6 @@ def _unknown(name: str) -> NotFoundError:
     return NotFoundError(f"this project has no API named {name!r}; GET /v1/apis lists them")
 
 
-_change = tables.ApiChange
-_PAGE = 100
-
-
 async def claim_due(session: AsyncSession, hours: float) -> UUID | None:
     """An API whose document was last fetched so long ago; it is not due again for as long. Or None."""
     checked = func.coalesce(tables.Api.checked_at, tables.Api.created_at)
@@ -226,10 +242,44 @@ async def checked(session: AsyncSession, api_id: UUID, failure: str | None = Non
 async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[tables.ApiChange]:
     """The latest ones, newest first."""
     query = select(_change).where(_change.api_id == api_id).order_by(_change.created_at.desc(), _change.id)
-    return (await session.scalars(query.limit(_PAGE))).all()
+    return (await session.scalars(query.limit(_CHANGES))).all()
 
 
 async def waiting(session: AsyncSession, api_id: UUID, digest: str) -> tables.ApiChange | None:
     """The change to this document, if it is recorded and was not applied."""
     query = select(_change).where(_change.api_id == api_id, _change.digest == digest, ~_change.applied)
     return await session.scalar(query.limit(1))
+
+
+async def failed_calls(session: AsyncSession, project_id: UUID, name: str) -> Sequence[FailedCall]:
+    """Those of an API, newest first, of the project's latest tasks: no index has the calls by API."""
+    task, event = tables.Task, tables.TaskEvent
+    latest = (
+        select(task.id, task.instruction)
+        .where(task.project_id == project_id)
+        .order_by(task.created_at.desc(), task.id.desc())
+        .limit(FAILED_OF_TASKS)
+        .subquery()
+    )
+    api, error = event.data["api"].astext, event.data["error"].astext
+    failed = (
+        select(
+            cast(event.data["turn"].astext, Integer).label("turn"),
+            api.label("api"),
+            error.label("error"),
+            event.data["skill"].astext.label("skill"),
+            event.created_at.label("at"),
+        )
+        .where(event.task_id == latest.c.id, event.kind == "call")
+        .where(func.split_part(api, ".", 1) == name, error.is_not(None))
+        .order_by(event.seq.desc())
+        .limit(_FAILED)  # so that the events of each task are read by their key
+        .lateral()
+    )
+    query = (
+        select(latest.c.id.label("task_id"), latest.c.instruction, failed)
+        .join(failed, true())
+        .order_by(failed.c.at.desc())
+        .limit(_FAILED)
+    )
+    return [FailedCall(**row) for row in (await session.execute(query)).mappings()]

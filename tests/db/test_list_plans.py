@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis import failed_calls
+from app.apis import store as apis
 from app.apis.approvals import store as approvals
 from app.base.values import Stop
 from app.db.database import Database, open_database
@@ -147,7 +147,7 @@ LISTINGS: dict[str, Listing] = {
         for name, project in (("", None), (" of a project", PROJECT), (" of a small one", _P2))
         for what, state in (("unfiltered", None), ("in a rare state", DeliveryState.FAILED))
     },
-    "failed calls of an API": lambda session: failed_calls.of_api(session, PROJECT, "mail"),
+    "failed calls of an API": lambda session: apis.failed_calls(session, PROJECT, "mail"),
     "the training window": lambda session: experience.window(session, PROJECT, limit=50),
 }
 

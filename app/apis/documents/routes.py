@@ -1,4 +1,4 @@
-"""Routes for the documents of APIs: how they are got and read, fetched again, and what changed in them.
+"""Routes for the documents of APIs: what registers one, how it is got and read, fetched again, and what changed.
 
 For an operation, a person can set what takes the place of what its document says.
 """
@@ -20,22 +20,21 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.catalog import App
 from app.apis.credentials import store as credentials
-from app.apis.credentials.credential import Credentials
+from app.apis.credentials.credential import Credential, Credentials
 from app.apis.documents.fetch import DocumentFetch, check_origin, given, is_trusted, of_api, of_registration
 from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
 from app.apis.mcp.connection import SCHEME, McpCommand, McpServers
 from app.apis.mcp.document import McpOAuth, oauth_of
 from app.apis.mcp.listing import connected_listing, first_listing
-from app.apis.naming import nearest
+from app.apis.naming import Naming, nearest
 from app.apis.presentation import AppView, OperationOverride, OperationTraits, OperationView, Presentation
-from app.apis.requests import ApiRequest
 from app.apis.servers import has_name, origin
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
-from app.db.tables import AuditAction, RepairOutcome
+from app.db.tables import AuditAction, PracticeSource, RepairOutcome
 from app.projects import audit
 from app.projects.authorization import find_project
 from app.projects.settings import Risk
@@ -44,8 +43,108 @@ from app.releases.refresh import refresh_api
 from app.releases.tools import presentation_of
 from app.skills import repairs
 from app.web.access import Access, Caller, Db
-from app.web.fields import ProjectName, Text, columns
+from app.web.fields import AppName, ProjectName, Text, columns
 from app.web.problem import CHANGE, READ
+
+Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
+Document = Annotated[
+    dict[str, Json] | str,
+    msgspec.Meta(
+        description="an OpenAPI 3.0, 3.1 or 3.2 or Swagger 2.0 document: as an object, or as JSON or YAML text. "
+        "`x-safe: true` at an operation marks it as read-only, `x-safe: false` as writing, where the method does "
+        "not show it"
+    ),
+]
+McpServer = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=2_000,
+        pattern=r"^(https?://[^\s{}\x00]+|stdio:[A-Za-z0-9_.-]{1,64})(?!\n)$",
+        description="an MCP server, of which the tools become operations: its address (streamable HTTP), or "
+        "`stdio:NAME` for a command of `SAGE_MCP_COMMANDS`",
+        examples=["https://mcp.example.com/mcp"],
+    ),
+]
+Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
+Bindings = Annotated[
+    dict[str, str | dict[str, str]],
+    msgspec.Meta(
+        description='parameters that the server fills in: `{"password": "secret:NAME"}` in every operation that '
+        'has it, `{"log_in": {"password": "secret:NAME"}}` in one. The agent does not see them',
+        examples=[{"log_in": {"password": "secret:mail"}}],
+    ),
+]
+GivenCredentials = Annotated[
+    dict[str, Credential],
+    msgspec.Meta(max_length=20, description="by the name of the security scheme; those of other schemes stay"),
+]
+TokenOrigins = Annotated[
+    list[
+        Annotated[
+            str, msgspec.Meta(pattern=r"^https?://([^/?#@:\s\x00]{1,250}|\[[0-9a-f:.]+\])(:\d{1,5})?/?(?!\n)$")
+        ]
+    ],
+    msgspec.Meta(
+        max_length=100,
+        description="origins, such as `https://files.example.com`, that get the token and bound secrets, too, if "
+        "the document names them as the server of an operation",
+    ),
+]
+Token = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=10_000,
+        pattern=r"^[!-~]+(?!\n)$",
+        description="sent with every call, and never shown: printable ASCII without blanks",
+    ),
+]
+ApiNaming = Annotated[
+    Naming,
+    msgspec.Meta(
+        description="of the operations: `readable` has the verb first and no additions of frameworks, such as "
+        "`create_issue` for `issues/create`; `operation_id` is as the document writes them. Without it a replaced "
+        "API keeps its own; a new one has `readable`, or `operation_id` if the model that serves was trained so"
+    ),
+]
+Practice = Annotated[
+    PracticeSource,
+    msgspec.Meta(
+        description="what practice on the API is made of: its `document` alone, the default, or also what the "
+        "real API answers. With `read`, the server calls operations that only read, with the stored credentials, "
+        "100 times at most, and keeps which fields there are and of which form, but nothing personal and no secret"
+    ),
+]
+
+
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`.
+
+    A new document is tried: the server asks the model a few questions about the API, which only reads. False: not
+    this API, until it is wanted again.
+    """
+
+    name: AppName
+    project: str | None = None
+    url: Url | None = None
+    document: Document | UnsetType = UNSET
+    mcp: McpServer | None = None
+    server: Server | None = None
+    bearer_token: Token | UnsetType | None = UNSET
+    credentials: GivenCredentials = {}
+    bind: Bindings | UnsetType | None = UNSET
+    token_origins: TokenOrigins | UnsetType = UNSET
+    naming: ApiNaming | None = None
+    trial: bool | UnsetType = UNSET
+    practice: Practice | UnsetType = UNSET
+
+
+class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that are left out stay; null removes."""
+
+    bearer_token: Token | UnsetType | None = UNSET
+    bind: Bindings | UnsetType | None = UNSET
+    token_origins: TokenOrigins | UnsetType = UNSET
+    practice: Practice | UnsetType = UNSET
 
 
 async def read_api(
@@ -55,6 +154,17 @@ async def read_api(
     content = await manifest_store.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     return await reader.view(read_request(row, bind), content, row.digest)
+
+
+async def read_former(reader: DocumentReader, session: AsyncSession, row: tables.Api) -> AppView | None:
+    """The API that is replaced; None if an earlier version of this server stored it, and it cannot be read any
+    more. Ends the transaction.
+    """
+    try:
+        return await read_api(reader, session, row, row.bind)
+    except ApiDocumentError:
+        await session.commit()
+        return None
 
 
 def read_request(row: tables.Api, bind: Mapping[str, Json]) -> ReadRequest:
@@ -79,10 +189,14 @@ class ApiReaders(NamedTuple):
     mcp_commands: Mapping[str, McpCommand]
 
 
+Reader: TypeAlias = NamedDependency[DocumentReader]
+Readers: TypeAlias = NamedDependency[ApiReaders]
+
+
 def api_readers(
     sessions: NamedDependency[Sessions],
     http_client: NamedDependency[httpx.AsyncClient],
-    document_reader: NamedDependency[DocumentReader],
+    document_reader: Reader,
     mcp_commands: NamedDependency[Mapping[str, McpCommand]],
 ) -> ApiReaders:
     return ApiReaders(sessions, http_client, document_reader, mcp_commands)
@@ -95,11 +209,17 @@ async def content_of(
 
     Raises ApiDocumentError, and InvalidError for fields that exclude one another.
     """
-    token = await _token(data, session, project_id)
-    connected = await _connected(data, session, project_id)
-    await session.commit()  # no transaction is held while a document is fetched
     if data.mcp is None:
+        await session.commit()  # no transaction is held while a document is fetched
         return await _content(data, fetch)
+    if data.url is not None or data.document is not UNSET or data.server is not None:
+        raise InvalidError("send `mcp` without `url`, `document` and `server`: an MCP server describes itself")
+    if data.mcp.startswith(SCHEME) and isinstance(data.bearer_token, str):
+        raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
+    row = await apis.find(session, project_id, data.name)
+    token = _token(data, data.mcp, session, row)
+    connected = await _connected(data, data.mcp, session, row)
+    await session.commit()
     client = readers.http_client
     servers = McpServers(client, readers.mcp_commands)
     if connected is not None:
@@ -107,29 +227,21 @@ async def content_of(
     return await first_listing(servers, client, data.mcp.rstrip("/"), token)
 
 
-async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> str | None:
-    """The bearer token for an MCP server. Raises InvalidError for fields that exclude one another."""
-    if data.mcp is None:
-        return None
-    if data.url is not None or data.document is not UNSET or data.server is not None:
-        raise InvalidError("send `mcp` without `url`, `document` and `server`: an MCP server describes itself")
-    if data.mcp.startswith(SCHEME) and isinstance(data.bearer_token, str):
-        raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
+def _token(data: ApiRequest, server: str, session: AsyncSession, row: tables.Api | None) -> str | None:
+    """The bearer token for an MCP server: the one that is sent, or else that of the API that is replaced."""
     if data.bearer_token is not UNSET:
         return data.bearer_token
-    row = await apis.find(session, project_id, data.name)
-    origins = () if row is None else row.token_origins if data.token_origins is UNSET else data.token_origins
-    if row is None or not is_trusted(data.mcp, row.secrets_for or row.source, origins):
+    if row is None:
         return None
-    return apis.token_of(session, row)
+    origins = row.token_origins if data.token_origins is UNSET else data.token_origins
+    return apis.token_of(session, row) if is_trusted(server, row.secrets_for or row.source, origins) else None
 
 
 async def _connected(
-    data: ApiRequest, session: AsyncSession, project_id: UUID
+    data: ApiRequest, server: str, session: AsyncSession, row: tables.Api | None
 ) -> tuple[tools.ApiDocument, str, McpOAuth] | None:
     """The API as it is, with its address, if it is the same MCP server and has a token by OAuth."""
-    row = await apis.find(session, project_id, data.name)
-    if row is None or row.source != (data.mcp or "").rstrip("/") or isinstance(data.bearer_token, str):
+    if row is None or row.source != server.rstrip("/") or isinstance(data.bearer_token, str):
         return None
     oauth = oauth_of(await manifest_store.document(session, row.id, row.digest))
     rows = await credentials.of_api(session, row.id)
@@ -152,16 +264,14 @@ async def _content(data: ApiRequest, fetch: DocumentFetch) -> bytes:
     return data.document.encode()
 
 
-def fetch_for(
-    data: ApiRequest, project_id: UUID, sessions: Sessions, client: httpx.AsyncClient, reader: DocumentReader
-) -> DocumentFetch:
+def fetch_for(data: ApiRequest, project_id: UUID, readers: ApiReaders) -> DocumentFetch:
     """With the credentials of the request, or else with those that are stored for the API that it replaces."""
     source = data.url or ""
 
     async def find() -> tuple[Credentials, App]:
-        async with sessions() as session:
+        async with readers.sessions() as session:
             row = await apis.find(session, project_id, data.name)
-            view = None if row is None else await _former(session, row, reader)
+            view = None if row is None else await read_former(readers.document_reader, session, row)
             former = () if row is None else row.token_origins
             origins = former if data.token_origins is UNSET else data.token_origins
             sent = given(data.bearer_token or None, data.credentials, {} if view is None else view.schemes)
@@ -171,9 +281,9 @@ def fetch_for(
             check_origin(source, view.default_url, origins)
             api = await tools.api_document(session, row)
             rows = await credentials.of_api(session, row.id)
-        return of_api(sessions, client, api, rows, view)
+        return of_api(readers.sessions, readers.http_client, api, rows, view)
 
-    return DocumentFetch(client, source, find)
+    return DocumentFetch(readers.http_client, source, find)
 
 
 def untrusted_remarks(source: str, server: str, token_origins: Collection[str]) -> list[str]:
@@ -184,14 +294,6 @@ def untrusted_remarks(source: str, server: str, token_origins: Collection[str]) 
         f"the document needs the credentials of the API, which are for {server}: without {origin(source)} among "
         "its `token_origins` it cannot be fetched again"
     ]
-
-
-async def _former(session: AsyncSession, row: tables.Api, reader: DocumentReader) -> AppView | None:
-    """Of the API that is replaced; None if its document was stored by an earlier version and cannot be read."""
-    try:
-        return await read_api(reader, session, row, row.bind)
-    except ApiDocumentError:
-        return None
 
 
 NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
@@ -260,35 +362,24 @@ class ApiChangeController(Controller):
         responses=CHANGE,
     )
     async def refresh(
-        self,
-        name: FromPath[str],
-        session: Db,
-        access: Caller,
-        sessions: NamedDependency[Sessions],
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
-        project: ProjectName = None,
+        self, name: FromPath[str], session: Db, access: Caller, readers: Readers, project: ProjectName = None
     ) -> RefreshView:
         """Now, and as on schedule. 409 for a document that was uploaded."""
         owner = await find_project(session, access, project)
-        return await refresh_document(session, access, sessions, owner, name, document_reader, http_client)
+        return await refresh_document(session, access, owner, name, readers)
 
 
 async def refresh_document(
-    session: AsyncSession,
-    access: Access,
-    sessions: Sessions,
-    owner: tables.Project,
-    name: str,
-    document_reader: DocumentReader,
-    http_client: httpx.AsyncClient,
+    session: AsyncSession, access: Access, owner: tables.Project, name: str, readers: ApiReaders
 ) -> RefreshView:
     """Raises NotFoundError, ConflictError for a document that was uploaded."""
     row = await apis.get(session, owner.id, name, document=False)
     if row.source == "upload":
         raise ConflictError(f"the document of {name} was uploaded: send the new one to POST /v1/apis")
     await session.commit()
-    change = await refresh_api(sessions, document_reader, http_client, row.id, access.actor)
+    change = await refresh_api(
+        readers.sessions, readers.document_reader, readers.http_client, row.id, access.actor
+    )
     row = await apis.get(session, owner.id, name, document=False)
     return RefreshView(None if change is None else ApiChangeView.of(change), row.check_failure)
 
@@ -343,17 +434,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, view: OperationView, traits: OperationTraits, app: AppView) -> Self:
         override = app.overridden.get(view.name)
         return cls(
-            name=view.name,
-            key=traits.key,
-            method=view.method,
-            path=view.path,
-            signature=view.signature,
+            **columns(view, OperationView, "summary"),
+            **{name: getattr(traits, name) for name in ("key", "safe", "risk", "approval", "explore")},
             hidden=view.name in app.hidden_traits,
-            safe=traits.safe,
-            risk=traits.risk,
-            approval=traits.approval,
-            explore=traits.explore,
-            set=[] if override is None else _set_fields(override),
+            set=[] if override is None else override.fields_set,
         )
 
     @classmethod
@@ -365,13 +449,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
             method=method,
             path=path,
             signature="",
-            hidden=override.hidden,
-            safe=override.safe,
             risk=None,
-            approval=override.approval,
-            explore=override.explore,
             gone=True,
-            set=_set_fields(override),
+            set=override.fields_set,
+            **columns(override, OperationPatch, "name", "description"),
         )
 
 
@@ -393,7 +474,7 @@ class ApiOperationController(Controller):
         name: FromPath[str],
         session: Db,
         access: Caller,
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
         project: ProjectName = None,
     ) -> list[OperationState]:
         """With those that are hidden, and those for which something is set though they are gone."""
@@ -414,7 +495,7 @@ class ApiOperationController(Controller):
         data: JSONBody[OperationPatch],
         session: Db,
         access: Caller,
-        document_reader: NamedDependency[DocumentReader],
+        document_reader: Reader,
         project: ProjectName = None,
     ) -> OperationState:
         """What is set stays when the document changes or is registered again, and is part of a release as the
@@ -457,7 +538,7 @@ def _with(
     """The overrides of an API after one has changed. Raises InvalidError if these are too many."""
     old, new = change
     overrides = {each: one for each, one in app.presentation.overrides.items() if each != key and one != old}
-    overrides |= {} if new.is_empty else {key: new}
+    overrides |= {key: new} if new.fields_set else {}
     if len(overrides) > _OVERRIDES:
         raise InvalidError(f"at most {_OVERRIDES:,} operations of one API can have something set for them")
     return overrides
@@ -487,11 +568,10 @@ def find_override(app: AppView, name: str) -> tuple[str, OperationOverride]:
 
 
 def _changed(old: OperationOverride, data: OperationPatch) -> OperationOverride:
-    empty = OperationOverride(place=old.place, was=old.was)
-    given = {field: getattr(data, field) for field in _FIELDS if getattr(data, field) is not UNSET}
-    return msgspec.structs.replace(
-        old, **{field: getattr(empty, field) if each is None else each for field, each in given.items()}
-    )
+    """A field that is given as None has its default again."""
+    given = {name: each for name, each in msgspec.structs.asdict(data).items() if each is not UNSET}
+    wanted = msgspec.structs.asdict(old) | given
+    return OperationOverride(**{name: each for name, each in wanted.items() if each is not None})
 
 
 def _check_name(app: AppView, key: str, name: str) -> None:
@@ -523,11 +603,3 @@ async def _store(
     detail = {"name": f"{row.name}.{change[0].was}", "before": before, "after": after}
     await audit.add(session, row.project_id, None, access.actor, AuditAction.OPERATION_CHANGED, detail)
     await session.commit()
-
-
-_FIELDS = OperationPatch.__struct_fields__
-
-
-def _set_fields(override: OperationOverride) -> list[str]:
-    empty = OperationOverride(place=override.place, was=override.was)
-    return [field for field in _FIELDS if getattr(override, field) != getattr(empty, field)]

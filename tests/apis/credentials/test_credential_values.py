@@ -5,7 +5,7 @@ import pytest
 
 from app.apis.credentials.credential import Credential, checked
 from app.apis.credentials.schemes import SecurityScheme
-from app.apis.requests import ApiPatch
+from app.apis.documents.routes import ApiPatch
 from app.base.errors import InvalidError
 from tests.support.every_row import every_row
 
