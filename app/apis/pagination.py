@@ -144,17 +144,8 @@ _PAGES: Final = ("page", "pagenumber", "pagenum", "pageno", "pageindex", "p")
 _SIZES: Final = ("limit", "perpage", "pagesize", "maxresults", "count", "top", "take", "size", "rows", "first")
 _MORE: Final = ("hasmore", "hasnext", "hasnextpage", "more")
 _ITEMS: Final = (
-    "items",
-    "results",
-    "data",
-    "records",
-    "entries",
-    "features",
-    "rows",
-    "objects",
-    "value",
-    "values",
-)
+    "items", "results", "data", "records", "entries", "features", "rows", "objects", "value", "values",
+)  # fmt: skip
 _NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
 _TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
 _PAGE_TOTALS: Final = ("totalpages", "pagecount", "pages")
@@ -170,14 +161,11 @@ def next_page(
     link = link_in_headers(headers) or link_in_body(value, url)
     if link is not None:
         return None if isinstance(link, Link) else arguments_of(link, operation, arguments, url)
-    known = {_plain(each.wire_name): each for each in operation.parameters}
-    if (cursor := _first(known, _CURSORS)) is not None:
-        return _after_cursor(cursor, value, arguments)
-    size = _given(_first(known, _SIZES), arguments)
-    if (offset := _first(known, _OFFSETS)) is not None and is_number(offset):
-        return _after_offset(offset, size, value, arguments)
-    page = _first(known, _PAGES)
-    return None if page is None or not is_number(page) else _after_page(page, size, value, arguments)
+    paging = paging_of(operation)
+    if paging is None:
+        return None
+    after = {"cursor": _after_cursor, "offset": _after_offset, "page": _after_page}
+    return after[paging.by](paging, value, arguments)
 
 
 def first_page(operation: Operation) -> dict[str, Json] | None:
@@ -243,7 +231,12 @@ def page_field(name: str) -> PageField | None:
 
 def items_of(value: Json) -> Sequence[Json]:
     """The items of a page: the answer, its list under a usual name, or else its longest one."""
-    return _rows(value)
+    if isinstance(value, list):
+        return value
+    listed = {_plain(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+    lists = {name: each for name, each in listed.items() if isinstance(each, list) and name not in _NO_ITEMS}
+    usual = next((lists[name] for name in _ITEMS if name in lists), None)
+    return max(lists.values(), key=len, default=()) if usual is None else usual
 
 
 def total_of(operation: Operation, value: Json, following: NextPage) -> int | None:
@@ -256,21 +249,22 @@ def total_of(operation: Operation, value: Json, following: NextPage) -> int | No
 
 def is_whole(operation: Operation, arguments: Mapping[str, Json], value: Json, following: NextPage) -> bool:
     """Whether an answer has all the items, as far as it tells. False for what looks as if it had been cut."""
-    count, total = len(_rows(value)), _number(value, _TOTALS)
+    count, total = len(items_of(value)), _number(value, _TOTALS)
     if following is not None or _flag(value, _MORE):
         return False
     if total is not None and count:
         return total == count
-    size = _given(_first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES), arguments)
+    size = _given(size_of(operation), arguments)
     return count < size if isinstance(size, int) else count < _ROUND or count % _ROUND != 0
 
 
-def _after_cursor(cursor: Parameter, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+def _after_cursor(paging: Paging, value: Json, arguments: Mapping[str, Json]) -> NextPage:
     if _flag(value, _MORE) is False:
         return None
+    cursor = paging.parameter
     found = _next_field(value, cursor)
     if found is None and _plain(cursor.wire_name) == "startingafter" and _flag(value, _MORE):
-        rows = _rows(value)
+        rows = items_of(value)
         found = rows[-1].get("id") if rows and isinstance(rows[-1], Mapping) else None
     if isinstance(found, bool) or not isinstance(found, str | int) or found in ("", arguments.get(cursor.name)):
         return None
@@ -290,17 +284,17 @@ def _next_field(value: Json, cursor: Parameter) -> Json:
     return None
 
 
-def _after_offset(offset: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
-    given, count = _given(offset, arguments), len(_rows(value))
+def _after_offset(paging: Paging, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+    offset, base = paging.parameter, paging.first
+    given, count = _given(offset, arguments), len(items_of(value))
     is_text = isinstance(given, str) and re.fullmatch(r"\d{1,18}", given)  # so some documents write the default
-    base = _base(offset)
     here = int(given) if is_text else given or base
     if not isinstance(here, int | float):
         return None
     total = _number(value, _TOTALS)
     if not count or _flag(value, _MORE) is False or (total is not None and here - base + count >= total):
         return None
-    return None if _is_last(count, size, value, total) else {offset.name: here + count}
+    return None if total is None and _is_short(count, paging, value, arguments) else {offset.name: here + count}
 
 
 def _base(offset: Parameter) -> int:
@@ -309,16 +303,16 @@ def _base(offset: Parameter) -> int:
     return 1 if 1 in declared or (_plain(offset.wire_name) == "startindex" and 0 not in declared) else 0
 
 
-def _after_page(page: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
-    given, count = _given(page, arguments), len(_rows(value))
-    first = _first_page(page)
+def _after_page(paging: Paging, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+    page, first = paging.parameter, paging.first
+    given, count = _given(page, arguments), len(items_of(value))
     here = given if isinstance(given, int) else first
     pages, last = _number(value, _PAGE_TOTALS), _number(value, _LAST_PAGES)
     if pages is not None:
         last = first + pages - 1
     if not count or _flag(value, _MORE) is False or (last is not None and here >= last):
         return None
-    return None if _is_last(count, size, value, last) else {page.name: here + 1}
+    return None if last is None and _is_short(count, paging, value, arguments) else {page.name: here + 1}
 
 
 def _first_page(page: Parameter) -> int:
@@ -327,9 +321,10 @@ def _first_page(page: Parameter) -> int:
     return next((each for each in declared if type(each) is int and each in (0, 1)), 1)
 
 
-def _is_last(count: int, size: Json, value: Json, total: int | None) -> bool:
+def _is_short(count: int, paging: Paging, value: Json, arguments: Mapping[str, Json]) -> bool:
     """Whether a page is shorter than was asked for, where the answer itself does not tell."""
-    return total is None and _flag(value, _MORE) is None and isinstance(size, int) and count < size
+    size = _given(paging.size, arguments)
+    return _flag(value, _MORE) is None and isinstance(size, int) and count < size
 
 
 def _levels(value: Json) -> Iterator[dict[str, Json]]:
@@ -341,15 +336,6 @@ def _levels(value: Json) -> Iterator[dict[str, Json]]:
     for name in _INSIDE:
         if isinstance(fields.get(name), Mapping):
             yield from _levels(fields[name])
-
-
-def _rows(value: Json) -> Sequence[Json]:
-    if isinstance(value, list):
-        return value
-    listed = {_plain(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
-    lists = {name: each for name, each in listed.items() if isinstance(each, list) and name not in _NO_ITEMS}
-    usual = next((lists[name] for name in _ITEMS if name in lists), None)
-    return max(lists.values(), key=len, default=()) if usual is None else usual
 
 
 def _flag(value: Json, names: Sequence[str]) -> bool | None:
