@@ -5,7 +5,7 @@ answers: an operation that only reads, and needs no arguments.
 """
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -85,7 +85,7 @@ def _available(app: App, plan: CallPlan) -> frozenset[str]:
 
 def _chosen(app: App, credentials: frozenset[str]) -> Operation:
     """The one that tells most about the credentials; of several that with the shortest path, often a list."""
-    fit = [each for each in app.operations.values() if each.safe and not each.bound and not _required(each)]
+    fit = [each for each in app.operations.values() if each.safe and not each.bound and not each.required]
     if not fit:
         raise InvalidError(
             f"operation: {app.name} has none that only reads and needs no arguments; name one, with `arguments`"
@@ -108,10 +108,6 @@ def _protection(app: App, operation: Operation, credentials: frozenset[str]) -> 
     if sent_schemes(wanted, app.schemes, credentials):
         return 0 if needs else 1
     return _NEEDS_OTHERS if needs else 3
-
-
-def _required(operation: Operation) -> Mapping[str, object]:
-    return {each.name: each for each in operation.parameters if each.required}
 
 
 _MOST_CHARS: Final = 400  # of an answer in words
@@ -218,7 +214,6 @@ _CHARS: Final = 60  # of a value that is asked for
 _OTHERS: Final = 50
 _DIGITS: Final = "Answer with the number alone."
 _WITH: Final = "Answer with"
-_KINDS: Final = ("count", "field", "most", "matching")
 _KEYS: Final = ("id", "key", "uuid", "number", "code", "slug", "name", "title", "username", "login", "subject")
 _ID: Final = re.compile(r"(^|_)(id|uuid|guid)s?$|hash|etag|checksum|ur[il]$|href|link|cursor|avatar|image")
 _PERSONAL: Final = re.compile(
@@ -324,7 +319,7 @@ def further_reads(app: App, seen: Sequence[Seen]) -> list[Read]:
 
 def questions(app: App, seen: Sequence[Seen], is_secret: IsSecret = lambda _: False) -> list[Question]:
     """At most `MOST`, of as many reads and kinds as there are."""
-    turns = [_in_turn(app, each, number, seen, is_secret) for number, each in enumerate(seen)]
+    turns = [_About(app, each, seen, is_secret).questions(number) for number, each in enumerate(seen)]
     chosen: dict[str, Question] = {}
     for together in zip_longest(*turns):
         for question in together:
@@ -340,7 +335,7 @@ def answer_of(question: Question, seen: Seen) -> Json:
     if question.kind == "most":
         return _most(seen, question.key, question.field)
     if question.kind == "matching":
-        return _matching(seen, question.field, question.value)
+        return sum(each.get(question.field) == question.value for each in seen.rows) if seen.complete else None
     rows = seen.rows if question.key else [seen.object]
     of_item = (each for each in rows if not question.key or each.get(question.key) == question.item)
     return next((each.get(question.field) for each in of_item), None)
@@ -384,15 +379,6 @@ def _key_for(name: str, operation: Operation, listed: Operation, item: Mapping[s
     return "id" if last == "id" and is_same and "id" in item else None
 
 
-def _in_turn(app: App, seen: Seen, number: int, every: Sequence[Seen], is_secret: IsSecret) -> Iterator[Question]:
-    """Questions about one answer: each begins with another kind."""
-    about = _About(app, seen, every, is_secret)
-    kinds = (*_KINDS[number % len(_KINDS) :], *_KINDS[: number % len(_KINDS)])
-    made = {kind: list(about.of_kind(kind)) for kind in kinds}
-    for together in zip_longest(*made.values()):
-        yield from (each for each in together if each is not None)
-
-
 class _About:
     """Questions about one answer, in words."""
 
@@ -408,9 +394,12 @@ class _About:
         noun, self._one = _noun(operation), _one(operation)
         self._many = noun if self._one != noun else f"entries of the {noun}"
 
-    def of_kind(self, kind: str) -> Iterator[Question]:
-        made = {"count": self._count, "field": self._fields, "most": self._mosts, "matching": self._matchings}
-        return made[kind]()
+    def questions(self, number: int) -> Iterator[Question]:
+        """One of each kind in turn: that of the answer with another number begins with another kind."""
+        kinds = deque([self._count, self._fields, self._mosts, self._matchings])
+        kinds.rotate(-number)
+        for together in zip_longest(*(kind() for kind in kinds)):
+            yield from (each for each in together if each is not None)
 
     def _count(self) -> Iterator[Question]:
         if count := self._seen.count:
@@ -483,7 +472,8 @@ class _About:
     ) -> Iterator[str]:
         for name, value in item.items():
             flag = flags and isinstance(value, bool)
-            asked = name != key and not _is_id(name) and not is_telling(name) and not _is_personal(name)
+            plain = "_".join(split_words(name))
+            asked = name != key and not (_ID.search(plain) or _PERSONAL.search(plain) or is_telling(name))
             asked = asked and (times or not (isinstance(value, str) and _TIME.match(value)))
             if asked and (flag or _is_plain(value)) and self._is_shown(value):
                 yield name
@@ -513,17 +503,7 @@ def _rank(value: Json) -> float | datetime | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(OverflowError):
             return float(value)
-    if not isinstance(value, str) or not _DATE.fullmatch(value):
-        return None
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _matching(seen: Seen, field: str, value: Json) -> int | None:
-    return sum(each.get(field) == value for each in seen.rows) if seen.complete else None
+    return _at(value) if isinstance(value, str) and _DATE.fullmatch(value) else None
 
 
 def _list_in(value: Json) -> Sequence[Json] | None:
@@ -559,14 +539,6 @@ def _is_masked(text: str) -> bool:
     plain = text.strip()
     is_one_sign = len(plain) > 2 and len(set(plain.casefold())) == 1 and not plain.isdigit()
     return is_one_sign or _MASKED.search(plain) is not None or not any(map(str.isalnum, plain))
-
-
-def _is_id(name: str) -> bool:
-    return _ID.search("_".join(split_words(name))) is not None
-
-
-def _is_personal(name: str) -> bool:
-    return _PERSONAL.search("_".join(split_words(name))) is not None
 
 
 def _noun(operation: Operation) -> str:
