@@ -497,8 +497,8 @@ def name_operations(app: App, naming: Naming, kept: Mapping[str, str]) -> list[s
     operations = list(app.operations.values())
     names = [kept.get(key, "") for key in keys_of(operations)]
     if naming == "readable" and app.protocol == "openapi":
-        for level in (_by_identifier, _by_path):
-            _fill(names, [level(each) for each in operations])
+        _fill(names, [readable_name(each.operation_id, each.method, each.path) for each in operations])
+        _fill(names, [path_name(each.method, each.path) for each in operations])
     unique = UniqueNames()
     for name in filter(None, names):
         unique.add(name)
@@ -516,19 +516,12 @@ def _storable(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _fill(names: list[str], proposed: Sequence[str]) -> None:
+def _fill(names: list[str], proposals: Iterable[str]) -> None:
     """Set the names that are missing, where a proposal is given once and is not taken."""
+    proposed = list(map(valid_name, proposals))
     open_places = [place for place, name in enumerate(names) if not name]
     times = Counter(proposed[place] for place in open_places)
     taken = set(names)
     for place in open_places:
         if times[proposed[place]] == 1 and proposed[place] not in taken:
             names[place] = proposed[place]
-
-
-def _by_identifier(operation: Operation) -> str:
-    return valid_name(readable_name(operation.operation_id, operation.method, operation.path))
-
-
-def _by_path(operation: Operation) -> str:
-    return valid_name(path_name(operation.method, operation.path))

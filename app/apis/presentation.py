@@ -18,6 +18,16 @@ from app.apis.servers import CalledServers, server_of
 from app.base.values import Json
 from app.projects.settings import ApprovalMode, Risk
 
+_UNSEEN: Final[dict[str, Json]] = {
+    "security": None,
+    "operation_id": "",
+    "former_names": (),
+    "tags": (),
+    "approval": None,
+    "explore": None,
+}
+_WORDS: Final = frozenset({"title", "summary", "description"})
+
 
 class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a person set for one operation, in place of what its document says. The defaults change nothing."""
@@ -118,33 +128,20 @@ def _overridden(operation: Operation, override: OperationOverride) -> Operation:
     return msgspec.structs.replace(operation, approval=override.approval, explore=override.explore)
 
 
-_UNSEEN: Final[dict[str, Json]] = {
-    "security": None,
-    "operation_id": "",
-    "former_names": (),
-    "tags": (),
-    "approval": None,
-    "explore": None,
-}
-_WORDS: Final = frozenset({"title", "summary", "description"})
-
-
-def fingerprints(app: App) -> dict[str, str]:
-    """By operation. The URL of the app's server does not count, nor do credentials, which the gateway adds."""
-    seen = {name: msgspec.structs.replace(each, **_UNSEEN) for name, each in app.operations.items()}
-    known: dict[int, str] = {}
-    return {name: _fingerprint(operation, known) for name, operation in seen.items()}
-
-
 def shapes(app: App) -> dict[str, str]:
     """By operation: fingerprints without words for people, so that code which fits one version fits the other."""
-    unseen = {**_UNSEEN, "summary": "", "description": ""}
-    bare = {name: msgspec.structs.replace(each, **unseen) for name, each in app.operations.items()}
+    return _fingerprints(app, _WORDS)
+
+
+def _fingerprints(app: App, without: frozenset[str] = frozenset()) -> dict[str, str]:
+    """By operation. The URL of the app's server does not count, nor do credentials, which the gateway adds."""
+    unseen = {**_UNSEEN, "summary": "", "description": ""} if without else _UNSEEN
+    seen = {name: msgspec.structs.replace(each, **unseen) for name, each in app.operations.items()}
     known: dict[int, str] = {}
-    return {name: _fingerprint(operation, known, _WORDS) for name, operation in bare.items()}
+    return {name: _fingerprint(operation, known, without) for name, operation in seen.items()}
 
 
-def _fingerprint(value: Json, known: dict[int, str], without: frozenset[str] = frozenset()) -> str:
+def _fingerprint(value: Json, known: dict[int, str], without: frozenset[str]) -> str:
     """Schemas share parts, so each is hashed once. `known` is keyed by identity, so all values must live on.
 
     `without` are names whose texts do not count.
@@ -265,7 +262,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, app: App, presentation: Presentation = AS_WRITTEN) -> Self:
-        known, bare = fingerprints(app), shapes(app)
+        known, bare = _fingerprints(app), shapes(app)
         every = [*app.operations.values(), *app.hidden]
         traits = {
             each.name: OperationTraits.of(each, known.get(each.name, ""), key, bare.get(each.name, ""))

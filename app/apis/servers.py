@@ -25,6 +25,8 @@ _SCHEME_VARIABLE = re.compile(r"^\{\w+\}(?=://)")
 _SAFE = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot change the rest of the URL
 _HOST = re.compile(r"[^/]*//[^/]*")  # of a URL, with the scheme
 _DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # the part of the host that the document fixes
+_ANY = "any-value-of-a-task"  # part of a host
+_FORMS = 10_000  # of the addresses of one app
 
 
 def origin(url: str) -> str:
@@ -115,15 +117,15 @@ def same_origin(url: str, other: str) -> bool:
         return False
 
 
-def end_of_host(server: str) -> int:
+def _end_of_host(server: str) -> int:
     """Where the host of an address ends, and its path begins. 0 if it has no host."""
     host = _HOST.match(server)
     return host.end() if host else 0
 
 
-def is_free(server: str, variable: re.Match[str]) -> bool:
+def _is_free(server: str, variable: re.Match[str]) -> bool:
     """Whether a task may give any value: the variable names a subdomain, or is behind the host."""
-    host_end = end_of_host(server)
+    host_end = _end_of_host(server)
     return variable.end() > host_end or _DOMAIN.fullmatch(server[variable.end() : host_end]) is not None
 
 
@@ -145,15 +147,11 @@ def address(app: App, server: str, given: Mapping[str, str]) -> str:
             if value not in app.choices[name]:
                 raise ValueError(f"the task's {name!r} is none of {', '.join(app.choices[name])}")
             return value
-        if not is_free(server, variable) or not _SAFE.fullmatch(value):
+        if not _is_free(server, variable) or not _SAFE.fullmatch(value):
             raise ValueError(f"the task's {name!r} cannot be part of the address of {app.name}")
         return value
 
     return VARIABLE.sub(fill, server).rstrip("/")
-
-
-_ANY = "any-value-of-a-task"  # part of a host
-_FORMS = 10_000  # of the addresses of one app
 
 
 class CalledServers(msgspec.Struct, frozen=True):
@@ -179,7 +177,7 @@ def server_of(servers: CalledServers, address: str) -> str:
     >>> server_of(CalledServers("mail", (), {"at": "eu"}, {"at": ("eu", "us")}), "https://{at}.mail.test/v1")
     'https://{eu|us}.mail.test'
     """
-    template = address[: end_of_host(address)] or address
+    template = address[: _end_of_host(address)] or address
 
     def values(variable: re.Match[str]) -> str:
         known = _values(servers, template, variable[1])
@@ -213,17 +211,12 @@ def _refuse(field: str, url: str, called: Iterable["_Called"]) -> None:
     except ValueError as error:
         raise InvalidError(f"{field}: {error}") from error
     if found:
+        is_chosen = "{" in found[0][: _end_of_host(found[0])]  # tasks may give any value for a part of the host
+        other = "; or if all tasks call one server, put the API again with it as `server`" if is_chosen else ""
         raise InvalidError(
             f"{field} is at a server that tasks call, {found[0]}: trials would change what is live. In the "
-            f"project's settings, name one with another host or port{_or_fix_the_server(found[0])}"
+            f"project's settings, name one with another host or port{other}"
         )
-
-
-def _or_fix_the_server(address: str) -> str:
-    """What else can be done where tasks may give any value for a part of the host."""
-    if "{" not in address[: end_of_host(address)]:
-        return ""
-    return "; or if all tasks call one server, put the API again with it as `server`"
 
 
 def reaches(servers: CalledServers, url: str) -> str | None:
@@ -246,23 +239,22 @@ class _Called(NamedTuple):
         found = cls({}, [])
         room = _FORMS
         for address in servers.addresses:
-            end = end_of_host(address) or len(address)
+            end = _end_of_host(address) or len(address)
             for host in _hosts(servers, address[:end], room):
                 room -= 1
                 with suppress(ValueError):  # no call can be sent there
-                    found._add(service(host), address if _ANY in host else f"{host}{address[end:]}")
+                    place = service(host)
+                    if _ANY in host:
+                        pattern = re.escape(place).replace(re.escape(_ANY), "[^:]+")
+                        found.free.append((re.compile(pattern), address))
+                    else:
+                        found.known.setdefault(place, f"{host}{address[end:]}")
         return found
 
     def at(self, url: str) -> str | None:
         sought = service(url)
         free = (address for pattern, address in self.free if pattern.fullmatch(sought))
         return self.known.get(sought) or next(free, None)
-
-    def _add(self, host: str, address: str) -> None:
-        if _ANY in host:
-            self.free.append((re.compile(re.escape(host).replace(re.escape(_ANY), "[^:]+")), address))
-        else:
-            self.known.setdefault(host, address)
 
 
 def _hosts(servers: CalledServers, template: str, most: int) -> Iterator[str]:
@@ -287,5 +279,5 @@ def _values(servers: CalledServers, template: str, name: str) -> list[str]:
     default = [servers.variables[name]] if name in servers.variables else []
     if name in servers.choices:
         return sorted({*default, *servers.choices[name]})
-    free = all(is_free(template, each) for each in VARIABLE.finditer(template) if each[1] == name)
+    free = all(_is_free(template, each) for each in VARIABLE.finditer(template) if each[1] == name)
     return [_ANY] if free else default

@@ -15,7 +15,16 @@ from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
 from app.base.values import Json
 
 _LENGTH, _HASH = "$bytes", "sha256"
-_ALTERNATIVES = 100  # of one schema: those that share parts unfold without bound
+_BRANCHES: Final = 100  # of one schema: those that share parts unfold without bound
+_LARGEST: Final = 1 << 53  # up to which a float is exact
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
 
 
 def is_binary(schema: Mapping[str, Json]) -> bool:
@@ -25,7 +34,7 @@ def is_binary(schema: Mapping[str, Json]) -> bool:
     (True, True)
     """
     kind = schema.get("type", "string")
-    if [each for each in (kind if isinstance(kind, list) else [kind]) if each != "null"] != ["string"]:
+    if [each for each in _listed(kind) if each != "null"] != ["string"]:
         return False
     encoded = "contentEncoding" in schema or "json" in str(schema.get("contentMediaType"))
     return schema.get("format") == "binary" or ("contentMediaType" in schema and not encoded)
@@ -39,7 +48,7 @@ def alternatives(schema: dict[str, Json]) -> list[dict[str, Json]]:
     """
     found = [schema]
     for each in found:
-        found += each.get("anyOf", ())[: _ALTERNATIVES - len(found)]
+        found += each.get("anyOf", ())[: _BRANCHES - len(found)]
     return [each for each in found if "anyOf" not in each and each.get("type") != "null"] or [schema]
 
 
@@ -75,10 +84,8 @@ def are_files(value: Json) -> bool:
 
 
 def is_file(value: Json) -> bool:
-    if isinstance(value, bytes):
-        return True
     match value:
-        case [str(), bytes()]:
+        case bytes() | [str(), bytes()]:
             return True
     return False
 
@@ -128,18 +135,6 @@ def recorded_hash(value: Json) -> str | None:
     return None
 
 
-_LARGEST: Final = 1 << 53  # up to which a float is exact
-_BRANCHES: Final = 100  # of one schema: those that share parts unfold without bound
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-}
-
-
 def as_declared(operation: Operation, arguments: Mapping[str, Json]) -> Mapping[str, Json]:
     """The arguments as they are sent, with those that nobody has to give.
 
@@ -169,7 +164,7 @@ def sent_unasked(schema: Mapping[str, Json]) -> Json:
     value = only_value(schema)
     default = schema.get("default") if value is None else value
     kinds = schema.get("type", [])
-    expected = [each for kind in (kinds if isinstance(kinds, list) else [kinds]) for each in _TYPES.get(kind, ())]
+    expected = [each for kind in _listed(kinds) for each in _TYPES.get(kind, ())]
     fits = not expected or type(default) in expected
     return default if fits and ("enum" not in schema or default in schema["enum"]) else None
 
