@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis import trials
 from app.apis.calls.http_call import HttpCaller
-from app.apis.calls.live_calls import AuthenticatedCaller, Callers, RequestSecrets
+from app.apis.calls.live_calls import AuthenticatedCaller, RequestSecrets
 from app.apis.catalog import LeftOut
 from app.apis.credentials import store as credentials
 from app.apis.credentials.requests import CredentialView, shared_credentials
@@ -593,8 +593,8 @@ async def call_api(
     secrets = RequestSecrets(data.variables, stored, None, SecretValues())
     async with McpServers(readers.http_client, readers.mcp_commands) as servers:
         special = mcp_callers(servers, owner.id, data.principal, _SECONDS)
-        callers = Callers(HttpCaller(readers.http_client, timeout=_SECONDS), special)
-        view = await _made(call, AuthenticatedCaller(callers, secrets), data)
+        caller = AuthenticatedCaller(HttpCaller(readers.http_client, timeout=_SECONDS), secrets, special)
+        view = await _made(call, caller, data)
     return msgspec.structs.replace(view, credentials=stored.used)
 
 

@@ -41,6 +41,13 @@ from app.base.untrusted import is_in_range
 from app.base.values import Json
 
 _MESSAGE_CHARS = 300
+_REFERENCE = re.compile(r"secret:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})")
+_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+_MARKS: Final = {"matrix": ";", "label": "."}
+_COOKIE = re.compile(r"[\x21\x23-\x3a\x3c-\x5b\x5d-\x7e]*")
+_HEADER = re.compile(r"[\t\x20-\x7e]*")
+_SLASH = re.compile(r"[/\\]")
+_DECODED = 4  # times that a text is decoded to find what it hides
 _validators: WeakKeyDictionary[Operation, dict[str, Check]] = WeakKeyDictionary()
 
 
@@ -61,7 +68,10 @@ def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> 
             continue
         value, check = given[name], checks.get(name)
         if holds_bytes(value):
-            bound[name] = _files(operation, parameter, value)
+            if not takes_bytes(operation, parameter, value):
+                refusal = "bytes is not JSON: pass None, bool, int, float, str, list or dict"
+                raise HostError("TypeError", f"cannot pass the arguments of {operation.api}: {refusal}")
+            bound[name] = value
             continue
         if check is not None and (reason := _reason(check, value)):
             if value is None and not parameter.required:
@@ -69,14 +79,6 @@ def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> 
             raise HostError("ValidationError", f"{operation.name}() argument {name!r}: {reason}")
         bound[name] = value
     return bound
-
-
-def _files(operation: Operation, parameter: Parameter, value: Json) -> Json:
-    """Bytes, where an argument may be bytes."""
-    if takes_bytes(operation, parameter, value):
-        return value
-    refusal = "bytes is not JSON: pass None, bool, int, float, str, list or dict"
-    raise HostError("TypeError", f"cannot pass the arguments of {operation.api}: {refusal}")
 
 
 def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
@@ -95,11 +97,9 @@ def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json])
 
 def _checks(operation: Operation) -> dict[str, Check]:
     """One validator per argument with a schema, built when the operation is first called."""
-    checks = _validators.get(operation)
-    if checks is None:
-        checks = {each.name: Check(each.schema) for each in operation.parameters if each.schema}
-        _validators[operation] = checks
-    return checks
+    if operation not in _validators:
+        _validators[operation] = {each.name: Check(each.schema) for each in operation.parameters if each.schema}
+    return _validators[operation]
 
 
 def _type_error(operation: Operation, problem: str) -> HostError:
@@ -119,9 +119,6 @@ def _reason(check: Check, value: Json) -> str | None:
     place = "".join(f"[{part!r}]" for part in error.absolute_path)
     message = error.message if len(error.message) <= _MESSAGE_CHARS else f"{error.message[:_MESSAGE_CHARS]}..."
     return f"{place}: {message}" if place else message
-
-
-_REFERENCE = re.compile(r"secret:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})")
 
 
 def check_bindings(app: App, bind: Mapping[str, Json]) -> None:
@@ -200,14 +197,6 @@ def _typed(parameter: Parameter, value: str) -> Json:
     raise HostError("ApiError", f"the secret bound to {parameter.name!r} is not a number")
 
 
-_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
-_MARKS: Final = {"matrix": ";", "label": "."}
-_COOKIE = re.compile(r"[\x21\x23-\x3a\x3c-\x5b\x5d-\x7e]*")
-_HEADER = re.compile(r"[\t\x20-\x7e]*")
-_SLASH = re.compile(r"[/\\]")
-_DECODED = 4  # times that a text is decoded to find what it hides
-
-
 def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
     """The request of a call. Raises HostError, a ValidationError, for a value that cannot be sent in its place."""
     places: dict[str, list[tuple[Parameter, Json]]] = {}
@@ -218,7 +207,8 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     for parameter, value in places.get("path", ()):
         path = path.replace("{" + parameter.wire_name + "}", _segment(parameter, value))
     query = "&".join(_query(places))
-    _check_path(operation, path)
+    if path != operation.path and _climbs(path):  # several arguments may form one segment
+        raise HostError("ValidationError", f"the arguments make {path!r}, which cannot be an address")
     headers = {parameter.wire_name: _header(parameter, value) for parameter, value in places.get("header", ())}
     if operation.answers.accept:
         headers["Accept"] = operation.answers.accept
@@ -298,12 +288,6 @@ def _segment(parameter: Parameter, value: Json) -> str:
     return text
 
 
-def _check_path(operation: Operation, path: str) -> None:
-    """Several arguments may form one segment: together they are no .. either."""
-    if path != operation.path and _climbs(path):
-        raise HostError("ValidationError", f"the arguments make {path!r}, which cannot be an address")
-
-
 def _climbs(text: str) -> bool:
     """Whether a segment is . or .., also for a server that decodes the text again."""
     for _ in range(_DECODED):
@@ -362,7 +346,8 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     if isinstance(value, bytes):
         return value, fitting(listed_types(media_type), value) or "application/octet-stream"
     if isinstance(value, list) and is_json_lines(kind):
-        return _lines(value, b"\x1e" if "seq" in kind else b""), media_type
+        mark = b"\x1e" if "seq" in kind else b""
+        return b"".join(mark + msgspec.json.encode(each) + b"\n" for each in value), media_type
     if isinstance(value, Mapping) and kind == "multipart/form-data":
         return _multipart(media_type, declared, value)
     if isinstance(value, Mapping) and is_form(kind):
@@ -416,30 +401,23 @@ def _plain(value: Json) -> str | bytes:
     return _text(value)
 
 
-def _lines(values: Iterable[Json], mark: bytes) -> bytes:
-    return b"".join(mark + msgspec.json.encode(each) + b"\n" for each in values)
-
-
 def _field_parts(
     name: str, field: Parameter | None, value: Json
 ) -> Iterator[tuple[str | None, str | bytes, str | None]]:
-    """File name, content and type. Text is a file without a name of its own if the document declares it binary."""
+    """File name, content and type: None leaves it to the end of the name. Text is a file without a name of its own
+    if the document declares it binary.
+    """
     kinds = listed_types(field.part_type) if field and field.part_type else []
     file_name = name if field and all(map(is_binary, part_schemas(field.schema))) else None
     for each in _many(field, value):
         if is_file(each):
             content: bytes = each if isinstance(each, bytes) else each[1]
-            own_name = name if isinstance(each, bytes) else each[0]
-            yield own_name, content, fitting(kinds, content) if kinds else _part_type(each)
+            own_name, own_type = (name, file_type(each)) if isinstance(each, bytes) else (each[0], None)
+            yield own_name, content, fitting(kinds, content) if kinds else own_type
         else:
             only = kinds[0] if len(kinds) == 1 and "*" not in kinds[0] else None
             structure = "application/json" if isinstance(each, Mapping) else None
             yield file_name, _text(each), only or structure
-
-
-def _part_type(file: Json) -> str | None:
-    """By the bytes of a file without a name; None leaves it to the end of the name."""
-    return file_type(file) if isinstance(file, bytes) else None
 
 
 def _many(field: Parameter | None, value: Json) -> list[Json]:

@@ -14,7 +14,6 @@ from app.apis.calls.http_call import GoingOut, HttpCaller
 from app.apis.calls.live_calls import (
     AuthenticatedCaller,
     Caller,
-    Callers,
     LiveCalls,
     Patience,
     RequestSecrets,
@@ -121,7 +120,7 @@ class Gateway:
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
         self._request_secrets = RequestSecrets(variables, credentials, store, self.secrets)
-        caller = AuthenticatedCaller(Callers(HttpCaller(client, timeout=timeout), callers), self._request_secrets)
+        caller = AuthenticatedCaller(HttpCaller(client, timeout=timeout), self._request_secrets, callers)
         self._live = LiveCalls(caller, self._request_secrets, Patience(patience), self._kept)
 
     def names(self) -> dict[str, list[str]]:
@@ -208,8 +207,7 @@ class Gateway:
                 again = await self._live.ask(app, operation, url, request)
                 value = again.value if recorded_hash(recordable(again.value)) == digest else None
             if value is None:
-                self.in_doubt = f"the bytes that {operation.api} returned were not kept"
-                raise HostError("InDoubt", self.in_doubt)
+                raise self._doubtful(f"the bytes that {operation.api} returned were not kept")
         if response is None:
             return Answer(value)
         url = self._address(app, operation) + operation.path
@@ -231,8 +229,7 @@ class Gateway:
             await self._prepare(app, operation, arguments)  # one that cannot be sent was not recorded either
             self._authorize(operation)
             other = f"instead of {call.api}, or with other values" if call else "after all its calls"
-            self.in_doubt = f"run again, the code called {api} {other}"
-            raise HostError("InDoubt", self.in_doubt)
+            raise self._doubtful(f"run again, the code called {api} {other}")
         return self._replayed.popleft()
 
     async def _make(self, app: App, operation: Operation, arguments: dict[str, Json], skill: str | None) -> Call:
@@ -245,7 +242,10 @@ class Gateway:
         if refusal is not None:
             return await self._refuse(call, refusal)
         if self._recording is not None:
-            return self._answered(call, self._recording)
+            answered = self._recording.answer(call)
+            if answered is None:
+                raise self._doubtful(f"no recorded call answers {call.api} with these values, in this order")
+            return answered
         return await self._begin(call, operation.repeatable) or await self._send(call, operation, url, request)
 
     async def _prepare(
@@ -253,7 +253,7 @@ class Gateway:
     ) -> tuple[OutgoingRequest, str]:
         """The request and its URL. Raises HostError for a call that cannot be sent."""
         request = await self._request_secrets.encode(app, operation, arguments)
-        if self._approvals is not None and self._approvals.wants(operation):
+        if self._waits(operation):
             request = msgspec.structs.replace(request, approved=True)
         return request, self._address(app, operation) + request.target
 
@@ -279,6 +279,10 @@ class Gateway:
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}
 
+    def _doubtful(self, reason: str) -> HostError:
+        self.in_doubt = reason
+        return HostError("InDoubt", reason)
+
     def _check_doubt(self) -> None:
         """Neither a call nor an answer follows what is in doubt."""
         if self.in_doubt is not None:
@@ -293,17 +297,16 @@ class Gateway:
     def _authorize(self, operation: Operation) -> None:
         if self._allowed is not None and not self._allowed(operation.api):
             raise HostError("PermissionError", f"{operation.api} may not be called here")
-        waits = self._approvals is not None and self._approvals.wants(operation)
         if self._is_closed(operation) and not (self._approvals is not None and self._approvals.has_changes):
             raise ExplorationEndedError(operation.api)
-        if self._read_only and not operation.safe:
+        if self._read_only and (not operation.safe or self._waits(operation)):
             self.would_write = self.would_write or operation.api
-            raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
-        if self._read_only and waits:
-            self.would_write = self.would_write or operation.api
-            raise HostError(
-                "PermissionError", f"{operation.api} needs a person's approval, so it is not called here"
+            reason = (
+                "needs a person's approval, so it is not called here"
+                if operation.safe
+                else "changes things, and only reading is allowed here"
             )
+            raise HostError("PermissionError", f"{operation.api} {reason}")
         if self.made >= self._max_calls:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
@@ -311,7 +314,11 @@ class Gateway:
     def _is_closed(self, operation: Operation) -> bool:
         if self._is_open is None or self._is_open(operation):
             return False
-        return not operation.safe or (self._approvals is not None and self._approvals.wants(operation))
+        return not operation.safe or self._waits(operation)
+
+    def _waits(self, operation: Operation) -> bool:
+        """Whether each of its calls waits for a person."""
+        return self._approvals is not None and self._approvals.wants(operation)
 
     def _note_change(self, operation: Operation, call: Call) -> None:
         if self._approvals is not None and not operation.safe:
@@ -326,15 +333,7 @@ class Gateway:
         try:
             return await self._approvals.refusal(operation, call, url)
         except UnstableCallError as error:
-            self.in_doubt = str(error)
-            raise HostError("InDoubt", self.in_doubt) from error
-
-    def _answered(self, call: Call, recording: RecordedCalls) -> Call:
-        answered = recording.answer(call)
-        if answered is None:
-            self.in_doubt = f"no recorded call answers {call.api} with these values, in this order"
-            raise HostError("InDoubt", self.in_doubt)
-        return answered
+            raise self._doubtful(str(error)) from error
 
     async def _refuse(self, call: Call, refusal: str) -> Call:
         """Record a call that is not sent, so that it is not asked for again when the code is run again."""

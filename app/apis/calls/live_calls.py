@@ -10,10 +10,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import httpx
 import httpx2
@@ -35,6 +35,14 @@ from app.base.processes import shortage_of
 from app.base.secrets import SecretValues
 from app.base.values import Call, CallResponse, Json
 from app.sandbox.protocol import Answer, RefusalError, stopped
+
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, section 3.3
+_MAX_SCOPES: Final = 100
+_MAX_CHARS: Final = 4_000
+_DENIED: Final = (401, 403)
+_BUSY: Final = (429, 503)
+_MENTIONED: Final = re.compile(r"retry[- ]after", re.IGNORECASE)
+_LEAST_SECONDS: Final = 0.2
 
 
 class RequestSecrets:
@@ -78,7 +86,10 @@ class RequestSecrets:
             return Authentication()
         authentication = await self._credentials.of(app, operation)
         if authentication and not self._trusts(app, operation):
-            raise HostError("ApiError", _untrusted(app, operation))
+            reason = (
+                f"is at another server, {operation.server or app.server}, which may not get the token of this API"
+            )
+            raise HostError("ApiError", f"{operation.api} {reason}: its owner can allow that with `token_origins`")
         self._hide(*authentication.secret_parts())
         if not authentication.fits_headers:
             raise HostError("ApiError", f"the credentials of {app.name} {UNFIT_FOR_HEADERS}")
@@ -109,19 +120,6 @@ class RequestSecrets:
         self._noted.add(*texts)
 
 
-def _untrusted(app: App, operation: Operation) -> str:
-    server = operation.server or app.server
-    return (
-        f"{operation.api} is at another server, {server}, which may not get the token of this API: "
-        "its owner can allow that with `token_origins`"
-    )
-
-
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, section 3.3
-_MAX_SCOPES: Final = 100
-_MAX_CHARS: Final = 4_000
-
-
 def lacking_scopes(challenge: str) -> list[str]:
     """Of the header WWW-Authenticate of a 403. Empty if it is about something else, or names none.
 
@@ -145,29 +143,15 @@ class Caller(Protocol):
     async def send(self, request: WireRequest) -> Answer: ...
 
 
-class Callers:
-    """`special` are the senders of protocols that are more than single HTTP requests."""
-
-    def __init__(self, http: HttpCaller, special: Mapping[str, Caller] | None = None) -> None:
-        self._http = http
-        self._special = special or {}
-
-    def of(self, app: App) -> Caller:
-        """Raises HostError for an MCP server where none is opened, as in a training world."""
-        if app.protocol == PROTOCOL and PROTOCOL not in self._special:
-            raise HostError("ApiError", f"{app.name} is an MCP server, and none is called here")
-        return self._special.get(app.protocol, self._http)
-
-
-_DENIED = (401, 403)
-
-
 class AuthenticatedCaller:
-    """For the calls of one rollout."""
+    """For the calls of one rollout. `special` send for protocols that are more than single HTTP requests."""
 
-    def __init__(self, callers: Callers, secrets: RequestSecrets) -> None:
-        self._callers = callers
+    def __init__(
+        self, http: HttpCaller, secrets: RequestSecrets, special: Mapping[str, Caller] | None = None
+    ) -> None:
+        self._http = http
         self._secrets = secrets
+        self._special = special or {}
 
     async def send(
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None = None
@@ -220,14 +204,13 @@ class AuthenticatedCaller:
             request.approved,
             operation.answers,
         )
-        return await self._callers.of(app).send(outgoing)
+        return await self._caller(app).send(outgoing)
 
-
-_BUSY = (429, 503)
-_MENTIONED = re.compile(r"retry[- ]after", re.IGNORECASE)
-_LEAST_SECONDS = 0.2
-
-T = TypeVar("T")
+    def _caller(self, app: App) -> Caller:
+        """Raises HostError for an MCP server where none is opened, as in a training world."""
+        if app.protocol == PROTOCOL and PROTOCOL not in self._special:
+            raise HostError("ApiError", f"{app.name} is an MCP server, and none is called here")
+        return self._special.get(app.protocol, self._http)
 
 
 class Patience:
@@ -237,7 +220,7 @@ class Patience:
         self._seconds = seconds
         self._end = time.monotonic() + seconds
 
-    async def send(self, once: Callable[[], Awaitable[T]], *, repeatable: bool) -> tuple[T, int]:
+    async def send(self, once: Callable[[], Awaitable[Answer]], *, repeatable: bool) -> tuple[Answer, int]:
         """The answer and the attempts that it took. The clock of the sandbox stands still during the waits.
 
         Raises RefusalError, with `Retry-After` in its text.
@@ -281,11 +264,8 @@ def retry_after(headers: dict[str, str], now: Callable[[], float] = time.time) -
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return None
-    return max(0.0, _utc(moment).timestamp() - now())
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    in_utc = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, in_utc.timestamp() - now())
 
 
 class LiveCalls:

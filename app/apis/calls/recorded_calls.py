@@ -189,7 +189,6 @@ _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "number": (int, float),
     "null": type(None),
 }
-_Schema = Mapping[str, Json]
 
 
 def projected(value: Json, old: Json, new: Json) -> Json:
@@ -222,15 +221,11 @@ def _accepts(schema: Json, value: Json) -> bool:
         return schema is not False
     named = schema.get("type", [])
     kinds = [_TYPES.get(each, object) for each in ([named] if isinstance(named, str) else named)]
-    if kinds and not any(isinstance(value, kind) and _is_kind(value, kind) for kind in kinds):
+    is_flag = isinstance(value, bool)  # which is no number
+    if kinds and not any(isinstance(value, kind) and (not is_flag or kind in (bool, object)) for kind in kinds):
         return bool(schema.get("nullable")) and value is None
     choices = [schema[word] for word in ("anyOf", "oneOf") if isinstance(schema.get(word), list)]
     return all(any(_accepts(each, value) for each in branches) for branches in choices)
-
-
-def _is_kind(value: Json, kind: object) -> bool:
-    """A boolean is no number."""
-    return not isinstance(value, bool) or kind in (bool, object)
 
 
 def _properties(schema: Json) -> Iterator[tuple[str, Json]]:
