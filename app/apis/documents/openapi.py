@@ -33,37 +33,27 @@ from app.base.errors import ApiDocumentError
 from app.base.values import Json
 from app.projects.settings import Risk
 
-_PLACES: Final[dict[str, Place]] = {
-    "path": "path",
-    "query": "query",
-    "querystring": "querystring",  # the whole query as one value, since OpenAPI 3.2
-    "header": "header",
-    "cookie": "cookie",
-}
-_DEFAULT_STYLE: Final[dict[Place, Style]] = {
-    "path": "simple",
-    "query": "form",
-    "querystring": "form",
-    "header": "simple",
-    "cookie": "form",
-}
-_STYLES: Final[dict[Place, dict[str, Style]]] = {
-    "path": {"simple": "simple", "matrix": "matrix", "label": "label"},
-    "query": {
-        "form": "form",
-        "deepObject": "deepObject",
-        "spaceDelimited": "spaceDelimited",
-        "pipeDelimited": "pipeDelimited",
-        "tabDelimited": "tabDelimited",  # of Swagger 2.0
-    },
-    "querystring": {},
-    "header": {"simple": "simple"},
-    "cookie": {"form": "form", "cookie": "cookie"},
+_STYLES: Final[dict[Place, tuple[Style, ...]]] = {  # the default first
+    "path": ("simple", "matrix", "label"),
+    "query": ("form", "deepObject", "spaceDelimited", "pipeDelimited", "tabDelimited"),  # the last of Swagger 2.0
+    "querystring": ("form",),  # the whole query as one value, since OpenAPI 3.2
+    "header": ("simple",),
+    "cookie": ("form", "cookie"),
 }
 _WORDS: Final = {word for words in _STYLES.values() for word in words}
 _EXPLODED: Final = ("form", "cookie", "deepObject")  # unless the document says otherwise
 _STEPS: Final = 10  # of a parameter
 _IN_PATH: Final = re.compile(r"\{([^{}/]{1,200})\}")
+_MAX_OPERATIONS: Final = 20_000
+_OPERATION_STEPS: Final = 20
+_ARTICLES: Final = {"a", "an", "the"}
+_TAGS: Final = 10  # of an operation, that a search reads
+_PATH_CHARS: Final = 2_000
+_METHODS: Final = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
+_OTHER_METHOD: Final = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
+_OTHER_SERVERS: Final = 10
+_ADDRESS: Final = re.compile(r"(https?|\{\w+\})://[^/]")
+_NOTHING_TO_CALL: Final = "the document has no operations under `paths`, so there is nothing to call"
 
 
 class Parameters(NamedTuple):
@@ -99,13 +89,9 @@ def parameters(
     undeclared = [name for name in places if ("path", name) not in merged]
     merged |= {("path", name): _undeclared(name) for name in undeclared}
     known = [each for each in merged.values() if _is_sent(each, places)]
-    accepted = (sent_unasked(each.schema) for each in merged.values() if _key(each) == ("header", "accept"))
-    accept = next((each for each in accepted if isinstance(each, str)), "")
+    named = (each for each in merged.values() if each.place == "header" and each.wire_name.lower() == "accept")
+    accept = next((value for each in named if isinstance(value := sent_unasked(each.schema), str)), "")
     return Parameters(known, unread if len(unread) > len(undeclared) else [], accept)
-
-
-def _key(parameter: Parameter) -> tuple[str, str]:
-    return parameter.place, parameter.wire_name.lower()
 
 
 def _undeclared(name: str) -> Parameter:
@@ -119,15 +105,14 @@ def _is_sent(parameter: Parameter, places: Collection[str]) -> bool:
 
 
 def _parameter(node: Mapping[str, Json], references: References, where: str) -> Parameter:
-    name, located = node.get("name"), node.get("in")
-    place = _PLACES.get(located) if isinstance(located, str) else None
+    name = node.get("name")
+    place = next((each for each in _STYLES if each == node.get("in")), None)
     if not isinstance(name, str) or not name or place is None:
-        raise ApiDocumentError(f"{where}: a parameter needs a name and `in`: {', '.join(_PLACES)}")
+        raise ApiDocumentError(f"{where}: a parameter needs a name and `in`: {', '.join(_STYLES)}")
     where = f"{where} parameter {name[:100]}"
     if place == "header" and not is_header_name(name):
         raise ApiDocumentError(f"{where}: this cannot name a header")
-    description = node.get("description")
-    description = description.strip() if isinstance(description, str) else ""
+    description = _text(node, "description")
     references.budget.spend(_STEPS, where)
     references.budget.spend_text(description, where)
     style = _style(node, place)
@@ -150,25 +135,14 @@ def _style(node: Mapping[str, Json], place: Place) -> Style:
     if "content" in node:
         kinds = node["content"] or ()
         is_text = place == "querystring" or (bool(kinds) and all(str(each).startswith("text/") for each in kinds))
-        return _DEFAULT_STYLE[place] if is_text and not any(map(is_declared_json, kinds)) else "json"
-    return _STYLES[place].get(str(node.get("style")), _DEFAULT_STYLE[place])
+        return _STYLES[place][0] if is_text and not any(map(is_declared_json, kinds)) else "json"
+    return next((each for each in _STYLES[place] if each == node.get("style")), _STYLES[place][0])
 
 
 def _schema(node: Mapping[str, Json], references: References, where: str) -> dict[str, Json]:
     content = node.get("content")
-    if isinstance(content, Mapping):
-        media: Json = next(iter(content.values()), {})
-        return references.schema(media.get("schema", {}) if isinstance(media, Mapping) else {}, where)
-    return references.schema(node.get("schema", {}), where)
-
-
-_MAX_OPERATIONS = 20_000
-_OPERATION_STEPS = 20
-_ARTICLES = {"a", "an", "the"}
-_TAGS = 10  # of an operation, that a search reads
-_PATH_CHARS = 2_000
-_METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
-_OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
+    owner: Json = next(iter(content.values()), {}) if isinstance(content, Mapping) else node
+    return references.schema(owner.get("schema", {}) if isinstance(owner, Mapping) else {}, where)
 
 
 class RiskError(ApiDocumentError):
@@ -219,7 +193,9 @@ def _operation(
 ) -> tuple[Operation, list[str]]:
     """The operation, and why parameters of it cannot be sent."""
     where = f"{method.upper()} {path}"
-    _spend(node, references, where)
+    references.budget.spend(_OPERATION_STEPS, where)
+    for word in ("operationId", "summary", "description"):
+        references.budget.spend_text(_text(node, word), where)
     bodies = request_body(node.get("requestBody"), references, where, patches=method == "patch")
     body = bodies[0]
     outside = parameters(path, item, node, references, where)
@@ -245,12 +221,6 @@ def _operation(
         security=security(node, references, where),
     )
     return operation, outside.unread
-
-
-def _spend(node: Mapping[str, Json], references: References, where: str) -> None:
-    references.budget.spend(_OPERATION_STEPS, where)
-    for word in ("operationId", "summary", "description"):
-        references.budget.spend_text(_text(node, word), where)
 
 
 def _places(
@@ -392,10 +362,6 @@ def _text(node: Mapping[str, Json], name: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-_OTHER_SERVERS = 10
-_ADDRESS = re.compile(r"(https?|\{\w+\})://[^/]")
-
-
 class OpenApi:
     """Fulfils `ApiProtocol`."""
 
@@ -403,52 +369,51 @@ class OpenApi:
         return "openapi" in document or "swagger" in document
 
     def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
-        return _app(name, document, source, server)
+        digest = hashlib.sha256(to_json_text(document)).hexdigest()
+        _check_version(document)
+        if "swagger" in document:
+            document = as_openapi(document, source)
+        references = References(document)
+        base, variables = _document_server(document, source)
+        defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
+        parsed, left_out = operations(name, document, references, defaults)
+        if not parsed:
+            raise ApiDocumentError(left_out[0].reason if left_out else _NOTHING_TO_CALL)
+        if server is not None:
+            base, parsed = (
+                server,
+                {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()},
+            )
+        if not _ADDRESS.match(base):
+            reason = "which is not an http(s) address; give the server's URL with it"
+            raise ApiDocumentError(f"the document is served from {base!r}, {reason}")
+        info = document.get("info")
+        about = info if isinstance(info, Mapping) else {}
+        return App(
+            name=name,
+            description=str(about.get("description") or about.get("title") or "").strip(),
+            server=base.rstrip("/"),
+            variables=defaults,
+            other_servers=tuple(_other_servers(document, source)) if server is None else (),
+            choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
+            operations={
+                key: each
+                if each.server is None
+                else msgspec.structs.replace(each, server=_absolute(each.server, base))
+                for key, each in parsed.items()
+            },
+            left_out=tuple(left_out),
+            schemes=security_schemes(document, references),
+            security=security(document, references, "security"),
+            source=source,
+            digest=digest,
+        )
 
     def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         return encode(operation, arguments)
 
 
 OPENAPI = OpenApi()
-
-
-def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
-    digest = hashlib.sha256(to_json_text(document)).hexdigest()
-    _check_version(document)
-    if "swagger" in document:
-        document = as_openapi(document, source)
-    references = References(document)
-    base, variables = _document_server(document, source)
-    defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
-    parsed, left_out = operations(name, document, references, defaults)
-    if not parsed and left_out:
-        raise ApiDocumentError(left_out[0].reason)
-    if not parsed:
-        raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
-    if server is not None:
-        base, parsed = server, {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()}
-    _check_server(base)
-    info = document.get("info")
-    about = info if isinstance(info, Mapping) else {}
-    return App(
-        name=name,
-        description=str(about.get("description") or about.get("title") or "").strip(),
-        server=base.rstrip("/"),
-        variables=defaults,
-        other_servers=tuple(_other_servers(document, source)) if server is None else (),
-        choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
-        operations={
-            key: each
-            if each.server is None
-            else msgspec.structs.replace(each, server=_absolute(each.server, base))
-            for key, each in parsed.items()
-        },
-        left_out=tuple(left_out),
-        schemes=security_schemes(document, references),
-        security=security(document, references, "security"),
-        source=source,
-        digest=digest,
-    )
 
 
 def _check_version(document: Mapping[str, Json]) -> None:
@@ -461,7 +426,7 @@ def _check_version(document: Mapping[str, Json]) -> None:
     if not re.fullmatch(supported, version):
         raise ApiDocumentError(f"OpenAPI {version[:50]} is not supported; 2.0 (Swagger), 3.0, 3.1 and 3.2 are")
     if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
-        raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
+        raise ApiDocumentError(_NOTHING_TO_CALL)
 
 
 def _document_server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapping[str, Json]]:
@@ -506,10 +471,3 @@ def _absolute(url: str, source: str | None) -> str:
     except ValueError as error:
         raise ApiDocumentError(f"servers: {url!r} is not an address: {error}") from error
     return url
-
-
-def _check_server(url: str) -> None:
-    if not _ADDRESS.match(url):
-        raise ApiDocumentError(
-            f"the document is served from {url!r}, which is not an http(s) address; give the server's URL with it"
-        )

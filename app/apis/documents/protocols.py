@@ -93,7 +93,10 @@ def parse_document(
 
     `server` overrides the server in the document; `source` is what a relative server is relative to.
     """
-    _check_name(name)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not name.isidentifier():
+        raise ApiDocumentError(f"{name!r} cannot name an app: use letters, digits and underscores, as in my_mail")
+    if name in _RESERVED:
+        raise ApiDocumentError(f"an app cannot be named {name}: that name is built in; choose another")
     for protocol_name, protocol in protocols().items():
         if protocol.recognizes(document):
             try:
@@ -158,24 +161,13 @@ async def _follow(client: httpx.AsyncClient, source: str, seconds: float, authen
             extensions={CERTIFICATE: own.certificate},
             follow_redirects=False,
         ) as response:
+            if response.is_success:
+                return await read_body(response, MAX_DOCUMENT_BYTES)
             if response.next_request is None:
-                return await _document(response, source, url)
+                status = response.status_code
+                reason = f"{source} answered with status {status} instead of a document"
+                if status in _DENIED:
+                    raise DocumentDeniedError(reason, url, unknown=status == 401)
+                raise ApiDocumentError(reason)
             url = str(response.next_request.url)
     raise ApiDocumentError(f"{source} redirects more than {_REDIRECTS} times")
-
-
-async def _document(response: httpx.Response, source: str, url: str) -> bytes:
-    if response.is_success:
-        return await read_body(response, MAX_DOCUMENT_BYTES)
-    status = response.status_code
-    reason = f"{source} answered with status {status} instead of a document"
-    if status in _DENIED:
-        raise DocumentDeniedError(reason, url, unknown=status == _DENIED[0])
-    raise ApiDocumentError(reason)
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not name.isidentifier():
-        raise ApiDocumentError(f"{name!r} cannot name an app: use letters, digits and underscores, as in my_mail")
-    if name in _RESERVED:
-        raise ApiDocumentError(f"an app cannot be named {name}: that name is built in; choose another")

@@ -7,7 +7,7 @@ from asyncio import IncompleteReadError, StreamReader, StreamWriter
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -22,6 +22,7 @@ from app.base.errors import ApiDocumentError, InvalidError
 from app.base.processes import python_module
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 _ANYWHERE: Final = "http://localhost"
 _CACHED = 16  # views of documents that were read before
@@ -102,9 +103,7 @@ class DocumentReader:
         if key not in self._views:
             result, _ = await self._read(request, content)
             assert result.app is not None
-            self._views[key] = result.app
-            if len(self._views) > _CACHED:
-                del self._views[next(iter(self._views))]
+            _keep(self._views, key, result.app)
         return self._views[key]
 
     async def sample_call(self, request: ReadRequest, content: bytes, plan: CallPlan) -> SampleCall:
@@ -127,9 +126,7 @@ class DocumentReader:
                     return Coverage(state="unreadable", reason=str(error))
                 except InvalidError as error:
                     coverage = Coverage(state="unreadable", reason=str(error))
-                self._coverages[key] = coverage
-                if len(self._coverages) > _CACHED:
-                    del self._coverages[next(iter(self._coverages))]
+                _keep(self._coverages, key, coverage)
             return self._coverages[key]
 
     async def practice(self, request: ReadRequest, content: bytes, question: PracticeQuestion) -> PracticeFinding:
@@ -189,6 +186,12 @@ class DocumentReader:
 
     def _slow(self) -> ApiDocumentError:
         return ApiDocumentError(f"this document takes longer than {self._cpu_seconds} s to read")
+
+
+def _keep(cache: dict[bytes, T], key: bytes, value: T) -> None:
+    cache[key] = value
+    if len(cache) > _CACHED:
+        del cache[next(iter(cache))]
 
 
 async def _text(url: str, fetch: Callable[[str], Awaitable[bytes]] | None) -> bytes:

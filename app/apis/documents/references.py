@@ -127,10 +127,9 @@ class _Conversion:
         if level > _DEPTH:  # perhaps a part of itself
             raise _endless()
         if isinstance(value, dict | list):
-            known = self._known.get(id(value))
-            if known is None:
-                known = self._known[id(value)] = self._container(value, level)
-            return known
+            if id(value) not in self._known:
+                self._known[id(value)] = self._container(value, level)
+            return self._known[id(value)]
         if isinstance(value, int | float):
             check_number(value)
         elif value is not None and not isinstance(value, str):
@@ -270,7 +269,7 @@ _PLACE_CHARS = 500  # of the path to a place, in messages
 _TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
-_TEXTS = {"description", "title", "format", "contentEncoding", "contentMediaType"}
+_TEXTS = {"description", "title", "format", "contentEncoding", "contentMediaType", "pattern"}
 _FLAGS = {"uniqueItems", "readOnly", "writeOnly", "deprecated"}
 _ONE = {"items", "additionalProperties", "not", "contains", "propertyNames"}
 _MANY = {"allOf", "anyOf", "prefixItems"}
@@ -433,8 +432,6 @@ def _usable(word: str, value: Any) -> bool:
         return isinstance(value, bool)
     if word == "required":
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if word == "pattern":
-        return isinstance(value, str)
     return word in {"const", "default"} or (word == "enum" and isinstance(value, list))
 
 

@@ -194,7 +194,9 @@ def _described(
             tuple(_body_field(name, {}, False, each) for name, each in encodings.items()) if is_form(kind) else ()
         )
     elif is_json_lines(kind):
-        schema = _lines(references.schema(media.get("itemSchema", {}), where) or schema)
+        schema = references.schema(media.get("itemSchema", {}), where) or schema
+        if schema.get("type") != "array":  # the document describes one line
+            schema = {"type": "array", "items": schema}
     else:
         schema = _text(schema, kind)
     whole = _body_field("body", schema, required)
@@ -215,18 +217,16 @@ def _sent(media_type: str, schema: dict[str, Json]) -> str:
     return {"*": "application/json", "application": "application/json", "text": "text/plain"}.get(kind, media_type)
 
 
-def _lines(schema: dict[str, Json]) -> dict[str, Json]:
-    """A list, also where the document describes one line."""
-    return schema if schema.get("type") == "array" else {"type": "array", "items": schema}
-
-
 def _text(schema: dict[str, Json], kind: str) -> dict[str, Json]:
     """Text of a format that the code has to write. What the document says about a structure is only described."""
     if schema.get("type") in _SCALARS:
         return schema
     if is_binary_media(kind) or "*" in kind:
         return {"type": "string", "format": "binary"}
-    described = [f"{kind}, as text or bytes", _named_form(schema), str(schema.get("description", ""))]
+    title, form = schema.get("title"), type_form(schema)
+    if isinstance(title, str) and title.isidentifier() and form:  # perhaps the name of the outermost element
+        form = f"{title}, {form}"
+    described = [f"{kind}, as text or bytes", form, str(schema.get("description", ""))]
     return {"type": "string", "description": ": ".join(filter(None, described))}
 
 
@@ -269,15 +269,11 @@ def _part_type(encoding: Mapping[str, Json]) -> str:
     return given if all(_ONE_TYPE.fullmatch(each.replace("*", "x")) for each in listed_types(given)) else ""
 
 
-def _style(encoding: Mapping[str, Json]) -> Style:
-    given = encoding.get("style")
-    return next((each for each in _STYLES if each == given), "form")
-
-
 def _body_field(
     name: str, schema: dict[str, Json], required: bool, encoding: Mapping[str, Json] = _PLAIN
 ) -> Parameter:
-    style, explode = _style(encoding), encoding.get("explode")
+    style: Style = next((each for each in _STYLES if each == encoding.get("style")), "form")
+    explode = encoding.get("explode")
     return Parameter(
         name=name,
         wire_name=name,
@@ -289,9 +285,3 @@ def _body_field(
         explode=explode if isinstance(explode, bool) else style in ("form", "deepObject"),
         part_type=_part_type(encoding),
     )
-
-
-def _named_form(schema: dict[str, Json]) -> str:
-    """With the title, which may be the name of the outermost element."""
-    title, form = schema.get("title"), type_form(schema)
-    return f"{title}, {form}" if isinstance(title, str) and title.isidentifier() and form else form

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from app.apis.documents.references import DocumentBudget
-from app.apis.media_types import as_meant, bare, is_form
+from app.apis.media_types import FORM, PARTS, as_meant, bare, is_form
 from app.base.values import Json
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch")
@@ -34,7 +34,6 @@ _FLOWS: Final = {
 _HOPS: Final = 10
 _MEDIA_TYPES: Final = 10  # of one body or answer
 _STEPS: Final = 10  # of a parameter
-_PARTS: Final = "multipart/form-data"
 
 
 def as_openapi(document: Mapping[str, Json], source: str | None = None) -> dict[str, Json]:
@@ -116,15 +115,14 @@ class _Conversion:
         return _mapping(node)
 
     def _parameter(self, parameter: Mapping[str, Json]) -> dict[str, Json]:
-        known = self._parameters.get(id(parameter))
-        if known is None:
+        if id(parameter) not in self._parameters:
             dropped = _SCHEMA_WORDS | {"collectionFormat", "allowEmptyValue"}
             known = {name: each for name, each in parameter.items() if name not in dropped}
             known["schema"] = _inline_schema(parameter)
             if parameter.get("in") == "query":
                 known |= _list_style(parameter)
             self._parameters[id(parameter)] = known
-        return known
+        return self._parameters[id(parameter)]
 
     def _body(self, node: Mapping[str, Json], parameters: list[Mapping[str, Json]]) -> dict[str, Json] | None:
         whole = next((each for each in parameters if each.get("in") == "body"), None)
@@ -144,9 +142,9 @@ class _Conversion:
         }
         files = any(each.get("type") == "file" for each in fields)
         forms = [each for each in map(as_meant, consumed) if is_form(bare(each))]
-        parts = [each for each in forms if bare(each) == _PARTS]
+        parts = [each for each in forms if bare(each) == PARTS]
         if not forms:
-            forms = [_PARTS if files else "application/x-www-form-urlencoded"]
+            forms = [PARTS if files else FORM]
         encoding = {str(each.get("name")): _list_style(each) for each in fields}
         media = {"schema": schema, "encoding": encoding}
         return {
@@ -207,9 +205,7 @@ def _schema(node: Json) -> Json:
     """A value in which every schema is one of OpenAPI 3.0."""
     if isinstance(node, list):
         return [_schema(each) for each in node]
-    if not isinstance(node, Mapping):
-        return node
-    return dict(_members(node))
+    return dict(_members(node)) if isinstance(node, Mapping) else node
 
 
 def _members(node: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
