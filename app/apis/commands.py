@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -35,81 +35,15 @@ _SECONDS, _TO_BEGIN = 60.0, 10.0
 _PAUSE_SECONDS = 0.5
 _OPEN = ("waiting", "running")
 _RESULTS = {True: "right", False: "wrong", None: "-"}
-
-QUESTIONS = Listing(
-    ("result", "right answer", "given", "question"),
-    lambda each: (_RESULTS[each["correct"]], each["right"], _given(each), each["question"]),
-    items="questions",
-)
-
-Trial = Mapping[str, Any]
-"""As the server shows it."""
-
-
-def summary_of(trial: Trial, api: str) -> str:
-    """The trial of this API.
-
-    >>> new = {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None, "release": None}
-    >>> summary_of(new, "desk"), summary_of({**new, "state": "done", "right": 4, "asked": 5, "release": 2}, "desk")
-    ('waiting', '4 of 5 right by release 2')
-    >>> summary_of({**new, "state": "done", "right": 4, "asked": 5, "release": 2, "outdated_by": 3}, "desk")
-    '4 of 5 right by release 2, outdated: release 3 serves now, and is tried soon'
-    >>> summary_of({**new, "state": "not_tried", "reason": "its lists are empty"}, "desk")
-    'not tried: its lists are empty (to try it again: sage apis trial desk --again)'
-    """
-    score = f"{trial['right']} of {trial['asked']} right"
-    if trial.get("release") is not None:
-        score += f" by release {trial['release']}"
-    old = trial.get("outdated_by")
-    text_of_done = score if old is None else f"{score}, outdated: release {old} serves now, and is tried soon"
-    said = {"done": text_of_done, "running": f"running, {score} so far" if trial["asked"] else "running"}
-    text = said.get(trial["state"], trial["state"].replace("_", " "))
-    more = trial["remark"] or trial["reason"]
-    if trial["state"] == "not_tried":
-        more = f"{more} (to try it again: sage apis trial {api} --again)"
-    return f"{text}: {more}" if more else str(text)
-
-
-def wait_for_trial(look: Callable[[], Trial], api: str, command: str) -> None:
-    """Tell on standard error, if that is a terminal, how the trial goes: to its end, or for a minute, or for ten
-    seconds if it does not begin. Ctrl-C, or a server that does not answer, ends the wait alone. The `command`
-    shows it later, as is told where nothing waits.
-    """
-    if not sys.stderr.isatty():
-        click.echo(f"the model is asked about it; see the trial with:  {command}", err=True)
-        return
-    began, told = time.monotonic(), ""
-    try:
-        while True:
-            trial = look()
-            if (line := _line(trial, api)) != told:
-                told = line
-                click.echo(visible(line), err=True)
-            if trial["state"] not in _OPEN:
-                return
-            begun = trial["state"] == "running" or trial["questions"]
-            if time.monotonic() - began > (_SECONDS if begun else _TO_BEGIN):
-                break
-            time.sleep(_PAUSE_SECONDS)
-    except KeyboardInterrupt:
-        click.echo(err=True)
-    except ServerError as error:
-        click.echo(readable_error(str(error)), err=True)
-    click.echo(f"the trial goes on; see it with:  {command}", err=True)
-
-
-def _line(trial: Trial, api: str) -> str:
-    answered = sum(each["correct"] is not None for each in trial["questions"])
-    if trial["state"] in _OPEN and answered:
-        return f"trial: {answered} of {trial['asked']} questions answered, {trial['right']} of them right"
-    return f"trial: {summary_of(trial, api)}"
-
-
-def _given(tried: Mapping[str, Any]) -> str:
-    if tried["given"] is None:
-        return "-" if tried["stop"] is None else f"none ({tried['stop'].replace('_', ' ')})"
-    return str(tried["given"])[:60]
-
+_WAITS = {
+    "never": "no call waits for a person",
+    "first": "an operation's first change waits for a person, until a task that made one was scored as a success",
+    "write": "each change waits for a person",
+    "always": "each call waits for a person",
+    "document": "calls that its document marks as a risk wait for a person",
+}
+_MADE_OF = {"document": "the document alone", "read": "the document and the real API"}
+_NO_SCHEME = re.compile(r"[\w.-]+:\d+(/|$)|(localhost|[\w-]+(\.[\w-]+)+)/")
 
 _LISTING = Listing(
     ("name", "project", "has token", "trial", "age", "source"),
@@ -122,22 +56,18 @@ _LISTING = Listing(
         api["source"],
     ),
 )
-
+_QUESTIONS = Listing(
+    ("result", "right answer", "given", "question"),
+    lambda each: (_RESULTS[each["correct"]], each["right"], _given(each), each["question"]),
+    items="questions",
+)
 _STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "explore", "set", "gone")
 _CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
 _LEFT_OUT = listing_of("method", "path", "operation", "reason", items="left_out")
 _OPERATIONS = listing_of("method", "path", "signature", items="operations")
-_WAITS = {
-    "never": "no call waits for a person",
-    "first": "an operation's first change waits for a person, until a task that made one was scored as a success",
-    "write": "each change waits for a person",
-    "always": "each call waits for a person",
-    "document": "calls that its document marks as a risk wait for a person",
-}
-_NO_SCHEME = re.compile(r"[\w.-]+:\d+(/|$)|(localhost|[\w-]+(\.[\w-]+)+)/")
-_APPROVE = tuple(_WAITS)
-_MADE_OF = {"document": "the document alone", "read": "the document and the real API"}
-_PRACTICE = tuple(_MADE_OF)
+
+Trial = Mapping[str, Any]
+"""As the server shows it."""
 
 
 @click.group(cls=ListingGroup)
@@ -179,8 +109,8 @@ def show_api(session: "ServerSession", name: str, project: str | None) -> None:
     help="a field of the credentials of a security scheme",
 )
 @click.option("--no-trial", is_flag=True, help="do not ask the model questions about it")
-@click.option("--approve", type=click.Choice(_APPROVE), help="which of its calls wait for a person")
-@click.option("--practice", type=click.Choice(_PRACTICE), help="what practice on it is made of")
+@click.option("--approve", type=click.Choice(tuple(_WAITS)), help="which of its calls wait for a person")
+@click.option("--practice", type=click.Choice(tuple(_MADE_OF)), help="what practice on it is made of")
 def add_api(
     session: "ServerSession",
     name: str,
@@ -233,13 +163,15 @@ def show_trial(session: "ServerSession", name: str, project: str | None, *, agai
         session.server.request("POST", path, project=project)
         _wait(session, name, project)
     trial = session.server.request("GET", path, project=project)
-    session.show(trial, lambda shown: _trial_fields(shown, name), table=QUESTIONS)
+    tokens = sum(each["tokens"] for each in trial["questions"])
+    fields = {"trial": _summary(trial, name)} | ({"tokens": tokens} if tokens else {})
+    session.show(trial, lambda _: fields, table=_QUESTIONS)
 
 
 @apis.command("approve")
 @server_command
 @click.argument("name")
-@click.argument("mode", type=click.Choice(_APPROVE), required=False)
+@click.argument("mode", type=click.Choice(tuple(_WAITS)), required=False)
 @project_option
 def approve_api(session: "ServerSession", name: str, mode: str | None, project: str | None) -> None:
     """Set which calls of an API wait for a person, or say it.
@@ -255,7 +187,7 @@ def approve_api(session: "ServerSession", name: str, mode: str | None, project: 
 @apis.command("practice")
 @server_command
 @click.argument("name")
-@click.argument("source", type=click.Choice(_PRACTICE), required=False)
+@click.argument("source", type=click.Choice(tuple(_MADE_OF)), required=False)
 @project_option
 @click.option("--compare", is_flag=True, help="call what only reads, and say how that differs from the document")
 def show_practice(
@@ -352,15 +284,68 @@ def remove_api(session: "ServerSession", name: str, project: str | None) -> None
 
 
 def _wait(session: "ServerSession", name: str, project: str | None) -> None:
-    more = [] if project is None else ["--project", project]
-    path, command = f"/v1/apis/{name}/trial", shlex.join(["sage", "apis", "trial", name, *more])
-    wait_for_trial(lambda: session.server.request("GET", path, project=project), name, command)
+    """Tell on standard error, if that is a terminal, how the trial goes: to its end, or for a minute, or for ten
+    seconds if it does not begin. Ctrl-C, or a server that does not answer, ends the wait alone.
+    """
+    command = shlex.join(["sage", "apis", "trial", name, *([] if project is None else ["--project", project])])
+    if not sys.stderr.isatty():
+        click.echo(f"the model is asked about it; see the trial with:  {command}", err=True)
+        return
+    began, told = time.monotonic(), ""
+    try:
+        while True:
+            trial = session.server.request("GET", f"/v1/apis/{name}/trial", project=project)
+            if (line := _line(trial, name)) != told:
+                told = line
+                click.echo(visible(line), err=True)
+            if trial["state"] not in _OPEN:
+                return
+            begun = trial["state"] == "running" or trial["questions"]
+            if time.monotonic() - began > (_SECONDS if begun else _TO_BEGIN):
+                break
+            time.sleep(_PAUSE_SECONDS)
+    except KeyboardInterrupt:
+        click.echo(err=True)
+    except ServerError as error:
+        click.echo(readable_error(str(error)), err=True)
+    click.echo(f"the trial goes on; see it with:  {command}", err=True)
 
 
-def _trial_fields(trial: Mapping[str, Any], name: str) -> dict[str, Any]:
-    tokens = sum(each["tokens"] for each in trial["questions"])
-    shown: dict[str, Any] = {"trial": summary_of(trial, name)}
-    return {**shown, "tokens": tokens} if tokens else shown
+def _line(trial: Trial, api: str) -> str:
+    answered = sum(each["correct"] is not None for each in trial["questions"])
+    if trial["state"] in _OPEN and answered:
+        return f"trial: {answered} of {trial['asked']} questions answered, {trial['right']} of them right"
+    return f"trial: {_summary(trial, api)}"
+
+
+def _given(tried: Mapping[str, Any]) -> str:
+    if tried["given"] is None:
+        return "-" if tried["stop"] is None else f"none ({tried['stop'].replace('_', ' ')})"
+    return str(tried["given"])[:60]
+
+
+def _summary(trial: Trial, api: str) -> str:
+    """The trial of this API.
+
+    >>> new = {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None, "release": None}
+    >>> _summary(new, "desk"), _summary({**new, "state": "done", "right": 4, "asked": 5, "release": 2}, "desk")
+    ('waiting', '4 of 5 right by release 2')
+    >>> _summary({**new, "state": "done", "right": 4, "asked": 5, "release": 2, "outdated_by": 3}, "desk")
+    '4 of 5 right by release 2, outdated: release 3 serves now, and is tried soon'
+    >>> _summary({**new, "state": "not_tried", "reason": "its lists are empty"}, "desk")
+    'not tried: its lists are empty (to try it again: sage apis trial desk --again)'
+    """
+    score = f"{trial['right']} of {trial['asked']} right"
+    if trial.get("release") is not None:
+        score += f" by release {trial['release']}"
+    old = trial.get("outdated_by")
+    text_of_done = score if old is None else f"{score}, outdated: release {old} serves now, and is tried soon"
+    said = {"done": text_of_done, "running": f"running, {score} so far" if trial["asked"] else "running"}
+    text = said.get(trial["state"], trial["state"].replace("_", " "))
+    more = trial["remark"] or trial["reason"]
+    if trial["state"] == "not_tried":
+        more = f"{more} (to try it again: sage apis trial {api} --again)"
+    return f"{text}: {more}" if more else str(text)
 
 
 def _practice_fields(shown: Mapping[str, Any]) -> dict[str, Any]:
@@ -411,7 +396,7 @@ def _document(place: str) -> dict[str, str]:
 
 def _show(session: "ServerSession", api: Mapping[str, Any], project: str | None) -> None:
     """The API with its operations, and which of its credentials are missing."""
-    short = {"credentials": states(api["credentials"]), "trial": summary_of(api["trial"], api["name"])}
+    short = {"credentials": states(api["credentials"]), "trial": _summary(api["trial"], api["name"])}
     session.show(
         api,
         lambda shown: {name: value for name, value in shown.items() if name != "prompt_signatures"} | short,
