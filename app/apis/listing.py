@@ -24,6 +24,54 @@ from app.base.values import Json
 _ALTERNATIVES = 100  # that the name of a type is made of
 _NOTHING: dict[str, Json] = {"not": {}}  # the schema `false`
 
+_FIELDS = 8
+_INNER_FIELDS = 4
+_DEPTH = 2  # of lists and objects within one another
+_CHARS = 60  # of a type, a field, or the values of one
+_CONSIDERED = 300  # fields of one object, or arguments of one operation
+_VALUES = 20  # of an enumeration
+
+FieldRank: TypeAlias = Callable[[str], Any]
+"""A key to sort names of fields by, those that are most likely to be needed first."""
+
+_SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
+_RESULT_FIELDS = 1_000
+_COMPOUND = ("list", "map", "object")
+
+_WORD = re.compile(r"[a-z0-9]+")
+_QUERY_CHARS = 10_000
+_WORDS = 40  # of a query that count
+_KINDS: Final = {
+    "read": "list show get read fetch find search retrieve view look see browse display print query filter "
+    "inspect download describe which who what where all",
+    "count": "count many number",
+    "create": "create add new make post register insert open generate submit write",
+    "change": "update change edit modify set rename patch replace put configure close reopen adjust",
+    "remove": "delete remove destroy drop erase purge clear",
+    "start": "start run trigger launch execute begin rerun restart reboot",
+    "stop": "stop cancel end abort terminate halt",
+}
+KIND_OF: Final[dict[str, str]] = {verb: kind for kind, verbs in _KINDS.items() for verb in verbs.split()}
+"""What a verb asks for; of verbs of one kind, an API has the one and a person says the other."""
+_IDLE: Final = word_set(
+    "a an and any are as at be by can current do does for from give has have how i if in into is it its me my of "
+    "on one or our out please so than that the their them there these this those to up us want we with you your"
+)
+_LINKS: Final = word_set("about at by for from in of on to under with within")
+_ARTICLES: Final = word_set("a an the my our this")
+_VERB = 0.3  # worth of the verb as a word, besides its kind
+_CONTEXT = 0.6  # worth of the words behind "of", "in", ...: they say where, not what
+
+LEFT_OUT = "..."
+_SHORTEST = 320  # characters to which a line may be cut, so that there are more of them
+_FEWEST = 12  # lines of a page, where they can have _LEAST
+_LEAST = 80  # characters
+_SUMMARY = 120
+_REQUIRED: WeakKeyDictionary[App, frozenset[str]] = WeakKeyDictionary()  # names, kept as long as the app is
+
+_SIGNATURE_CHARS = 5_400  # of one app: at most some 2,000 tokens, of 2.7 characters
+_LISTED: WeakKeyDictionary[App, "ListedApp"] = WeakKeyDictionary()
+
 
 def type_name(schema: dict[str, Json]) -> str:
     """The JSON Schema type, alternatives joined with `or`.
@@ -68,18 +116,6 @@ class _Types:
         if "properties" in schema:
             return "object"
         return "array" if "items" in schema else "any"
-
-
-_FIELDS = 8
-_INNER_FIELDS = 4
-_DEPTH = 2  # of lists and objects within one another
-_CHARS = 60  # of a type, a field, or the values of one
-_CONSIDERED = 300  # fields of one object, or arguments of one operation
-_VALUES = 20  # of an enumeration
-
-
-FieldRank: TypeAlias = Callable[[str], Any]
-"""A key to sort names of fields by, those that are most likely to be needed first."""
 
 
 def type_form(schema: dict[str, Json], rank: FieldRank | None = None) -> str:
@@ -155,11 +191,6 @@ def _field(name: str, schema: Json, depth: int, rank: FieldRank | None) -> str:
     return f"{name[:_CHARS]} ({values})" if values else name[:_CHARS]
 
 
-_SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
-_RESULT_FIELDS = 1_000
-_COMPOUND = ("list", "map", "object")
-
-
 def signature(operation: Operation, *, typed: bool = False, rank: FieldRank | None = None) -> str:
     """`fetch_mails(access_token, page=1) -> id, sender: list mails`; an optional argument shows its default.
 
@@ -229,31 +260,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-_WORD = re.compile(r"[a-z0-9]+")
-_QUERY_CHARS = 10_000
-_WORDS = 40  # of a query that count
-_KINDS: Final = {
-    "read": "list show get read fetch find search retrieve view look see browse display print query filter "
-    "inspect download describe which who what where all",
-    "count": "count many number",
-    "create": "create add new make post register insert open generate submit write",
-    "change": "update change edit modify set rename patch replace put configure close reopen adjust",
-    "remove": "delete remove destroy drop erase purge clear",
-    "start": "start run trigger launch execute begin rerun restart reboot",
-    "stop": "stop cancel end abort terminate halt",
-}
-KIND_OF: Final[dict[str, str]] = {verb: kind for kind, verbs in _KINDS.items() for verb in verbs.split()}
-"""What a verb asks for; of verbs of one kind, an API has the one and a person says the other."""
-_IDLE: Final = word_set(
-    "a an and any are as at be by can current do does for from give has have how i if in into is it its me my of "
-    "on one or our out please so than that the their them there these this those to up us want we with you your"
-)
-_LINKS: Final = word_set("about at by for from in of on to under with within")
-_ARTICLES: Final = word_set("a an the my our this")
-_VERB = 0.3  # worth of the verb as a word, besides its kind
-_CONTEXT = 0.6  # worth of the words behind "of", "in", ...: they say where, not what
-
-
 class OperationQuery(NamedTuple):
     """`kind` is that of its verb: "act" for an unknown one, "" without any. `terms` are stems with their worth."""
 
@@ -303,14 +309,6 @@ def _heads(words: list[str]) -> list[tuple[str, str]]:
     """The words up to the first "of", "in", ..., with their stems."""
     end = next((number for number, word in enumerate(words) if number and word in _LINKS), len(words))
     return [(word, singular(word)) for word in words[:end]]
-
-
-LEFT_OUT = "..."
-_SHORTEST = 320  # characters to which a line may be cut, so that there are more of them
-_FEWEST = 12  # lines of a page, where they can have _LEAST
-_LEAST = 80  # characters
-_SUMMARY = 120
-_REQUIRED: WeakKeyDictionary[App, frozenset[str]] = WeakKeyDictionary()  # names, kept as long as the app is
 
 
 class SignatureWords:
@@ -423,10 +421,6 @@ def _fair_limit(lengths: list[int], chars: int) -> int:
             return share
         left -= length
     return chars
-
-
-_SIGNATURE_CHARS = 5_400  # of one app: at most some 2,000 tokens, of 2.7 characters
-_LISTED: WeakKeyDictionary[App, "ListedApp"] = WeakKeyDictionary()
 
 
 class ListedApp(msgspec.Struct, frozen=True):

@@ -57,6 +57,43 @@ _ACTING = {"change", "start", ""}
 _OF_METHOD = {"GET": "read", "HEAD": "read", "QUERY": "read", "DELETE": "remove", "PUT": "change"}
 _INDEXES: WeakKeyDictionary[App, "OperationIndex"] = WeakKeyDictionary()
 
+NOTE = 160  # characters, of the remark that there is more
+SHORT = 80  # characters of a description, where all do not fit
+_LEAST = 40  # characters of what an object has within it
+MORE = "..."
+
+_SHAPE_DEPTH = 5
+_SHAPE_FIELDS = 5_000
+_BRANCHES = 20  # of one schema whose fields are shown
+_SHOWN = 2_000  # parameters of one operation
+_BOUND_CHARS = 4_000  # of one constraint
+_FOUND = 30
+_SUGGESTED = 3
+_RANKED = 300  # operations, by which apps are ranked
+
+_ANSWER = ""  # beside the names of parameters, which are not empty
+_SUMMARY_CHARS = 200
+_BOUNDS = {
+    "minimum": "value >= {}",
+    "maximum": "value <= {}",
+    "exclusiveMinimum": "value > {}",
+    "exclusiveMaximum": "value < {}",
+    "multipleOf": "value a multiple of {}",
+    "minLength": "length >= {}",
+    "maxLength": "length <= {}",
+    "minItems": "length >= {}",
+    "maxItems": "length <= {}",
+    "pattern": "matches {}",
+    "enum": "value in {}",
+    "format": "format {}",
+}
+
+MAX_ANSWER_BYTES = 1_000_000  # as JSON
+
+_LEAST_ROOM = 300  # characters of a look-up, however many a turn makes
+_READ_CHARS = 10_000  # of an argument
+_ROOMS = 1_000  # look-ups whose next pages go on where the first ended
+
 
 class OperationIndex:
     """Made once for an app. A search takes time by the number of operations that share a word with the query."""
@@ -168,12 +205,6 @@ def ranked(indexes: Iterable[OperationIndex], query: OperationQuery, limit: int)
     return [operation for _, operation in sorted(found, key=lambda each: -each[0])[:limit]]
 
 
-NOTE = 160  # characters, of the remark that there is more
-SHORT = 80  # characters of a description, where all do not fit
-_LEAST = 40  # characters of what an object has within it
-MORE = "..."
-
-
 class Room(NamedTuple):
     """The characters that one look-up may take, and the instruction of the task that it is made for."""
 
@@ -263,31 +294,7 @@ def how_many_fit(sizes: Sequence[int], chars: int) -> int:
     return len(sizes)
 
 
-_SHAPE_DEPTH = 5
-_SHAPE_FIELDS = 5_000
-_BRANCHES = 20  # of one schema whose fields are shown
-_SHOWN = 2_000  # parameters of one operation
-_BOUND_CHARS = 4_000  # of one constraint
-_FOUND = 30
-_SUGGESTED = 3
-_RANKED = 300  # operations, by which apps are ranked
 _ROOM = Room()
-_ANSWER = ""  # beside the names of parameters, which are not empty
-_SUMMARY_CHARS = 200
-_BOUNDS = {
-    "minimum": "value >= {}",
-    "maximum": "value <= {}",
-    "exclusiveMinimum": "value > {}",
-    "exclusiveMaximum": "value < {}",
-    "multipleOf": "value a multiple of {}",
-    "minLength": "length >= {}",
-    "maxLength": "length <= {}",
-    "minItems": "length >= {}",
-    "maxItems": "length <= {}",
-    "pattern": "matches {}",
-    "enum": "value in {}",
-    "format": "format {}",
-}
 
 
 def show_app_descriptions(catalog: Catalog, page: int = 1, *, room: Room = _ROOM) -> list[Json]:
@@ -519,8 +526,6 @@ def _bound(value: Json) -> str:
     return value[:_BOUND_CHARS] if isinstance(value, str) else short_repr(value, _BOUND_CHARS)
 
 
-MAX_ANSWER_BYTES = 1_000_000  # as JSON
-
 _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
     "show_app_descriptions": show_app_descriptions,
     "show_api_descriptions": show_api_descriptions,
@@ -528,9 +533,6 @@ _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
     "show_signatures": show_signatures,
     "search": search,
 }
-_LEAST_ROOM = 300  # characters of a look-up, however many a turn makes
-_READ_CHARS = 10_000  # of an argument
-_ROOMS = 1_000  # look-ups whose next pages go on where the first ended
 
 
 class LookUps:

@@ -34,6 +34,40 @@ _BINARY: Final = re.compile(
     re.DOTALL,
 )
 
+_OCTETS: Final = "application/octet-stream"
+_BEGINNINGS: Final = (
+    (rb"\x89PNG\r\n\x1a\n", "image/png"),
+    (rb"\xff\xd8\xff", "image/jpeg"),
+    (rb"GIF8[79]a", "image/gif"),
+    (rb"RIFF....WEBP", "image/webp"),
+    (rb"BM....\0\0\0\0", "image/bmp"),
+    (rb"II\*\0|MM\0\*", "image/tiff"),
+    (rb"\0\0\x01\0", "image/x-icon"),
+    (rb"....ftypavi[fs]", "image/avif"),
+    (rb"....ftyp(hei[cx]|mif1)", "image/heic"),
+    (rb"\s*(<\?xml[^>]*>\s*)?(<!--.{0,500}?-->\s*)?<svg\b", "image/svg+xml"),
+    (rb"RIFF....WAVE", "audio/wav"),
+    (rb"ID3|\xff[\xfb\xf3\xf2]", "audio/mpeg"),
+    (rb"OggS", "audio/ogg"),
+    (rb"fLaC", "audio/flac"),
+    (rb"....ftypM4A", "audio/mp4"),
+    (rb"RIFF....AVI ", "video/x-msvideo"),
+    (rb"....ftypqt", "video/quicktime"),
+    (rb"....ftyp", "video/mp4"),
+    (rb"\x1aE\xdf\xa3", "video/webm"),
+    (rb"wOF2", "font/woff2"),
+    (rb"%PDF-", "application/pdf"),
+    (rb"PK(\x03\x04|\x05\x06)", "application/zip"),
+    (rb"\x1f\x8b", "application/gzip"),
+)
+_KNOWN: Final = tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in _BEGINNINGS)
+_SNIFFED_BYTES: Final = 1_000
+
+_MEDIA_TYPES = 10  # of one operation
+_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}(; ?[\w.-]{1,50}=[\w.+-]{1,50}){0,5}", re.ASCII)
+_CHARSET = re.compile(r"; ?charset=[^;]*", re.IGNORECASE)
+_REDIRECT = re.compile(r"3(\d\d|xx)", re.IGNORECASE)
+
 
 def is_json(media_type: str) -> bool:
     return _JSON.fullmatch(media_type) is not None
@@ -108,36 +142,6 @@ def result_schema(media_type: str) -> dict[str, Json] | None:
     return {"type": "string", "format": "binary"} if is_binary_media(media_type) else None
 
 
-_OCTETS: Final = "application/octet-stream"
-_BEGINNINGS: Final = (
-    (rb"\x89PNG\r\n\x1a\n", "image/png"),
-    (rb"\xff\xd8\xff", "image/jpeg"),
-    (rb"GIF8[79]a", "image/gif"),
-    (rb"RIFF....WEBP", "image/webp"),
-    (rb"BM....\0\0\0\0", "image/bmp"),
-    (rb"II\*\0|MM\0\*", "image/tiff"),
-    (rb"\0\0\x01\0", "image/x-icon"),
-    (rb"....ftypavi[fs]", "image/avif"),
-    (rb"....ftyp(hei[cx]|mif1)", "image/heic"),
-    (rb"\s*(<\?xml[^>]*>\s*)?(<!--.{0,500}?-->\s*)?<svg\b", "image/svg+xml"),
-    (rb"RIFF....WAVE", "audio/wav"),
-    (rb"ID3|\xff[\xfb\xf3\xf2]", "audio/mpeg"),
-    (rb"OggS", "audio/ogg"),
-    (rb"fLaC", "audio/flac"),
-    (rb"....ftypM4A", "audio/mp4"),
-    (rb"RIFF....AVI ", "video/x-msvideo"),
-    (rb"....ftypqt", "video/quicktime"),
-    (rb"....ftyp", "video/mp4"),
-    (rb"\x1aE\xdf\xa3", "video/webm"),
-    (rb"wOF2", "font/woff2"),
-    (rb"%PDF-", "application/pdf"),
-    (rb"PK(\x03\x04|\x05\x06)", "application/zip"),
-    (rb"\x1f\x8b", "application/gzip"),
-)
-_KNOWN: Final = tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in _BEGINNINGS)
-_SNIFFED_BYTES: Final = 1_000
-
-
 def file_type(content: bytes) -> str | None:
     """The media type that bytes begin as; None if they may be anything.
 
@@ -173,12 +177,6 @@ def _holds(offered: str, kind: str) -> bool:
     """Whether a type is the one offered, or within the range."""
     main, _, sub = offered.partition(";")[0].strip().lower().partition("/")
     return main in ("*", kind.partition("/")[0]) and sub in ("*", kind.partition("/")[2])
-
-
-_MEDIA_TYPES = 10  # of one operation
-_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}(; ?[\w.-]{1,50}=[\w.+-]{1,50}){0,5}", re.ASCII)
-_CHARSET = re.compile(r"; ?charset=[^;]*", re.IGNORECASE)
-_REDIRECT = re.compile(r"3(\d\d|xx)", re.IGNORECASE)
 
 
 class DocumentedAnswers(msgspec.Struct, frozen=True):

@@ -21,6 +21,37 @@ _PLURAL_ACRONYM = re.compile(r"(?<![A-Z])([A-Z])([A-Z]+)s(?![a-z])")
 _WORD = re.compile(r"[0-9A-Za-z]+")
 _PREFIX_CHARS = 4
 
+_NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
+_OPERATORS = {
+    "<=": "lte", ">=": "gte", "!=": "ne", "<>": "ne", "==": "eq", "<": "lt", ">": "gt", "!": "not", "=": "eq",
+    "~": "like", "+": "plus", "-": "minus",
+}  # fmt: skip
+_OPERATOR = re.compile(r"<=|>=|!=|<>|==|[<>!=~]|^[+-]|[+-]$")  # that tell names apart
+_CLOSE = 0.5
+_COMPARED = 5_000  # names that an unknown one is compared with, roughly at first
+_COMPARED_CHARS = 100
+_COMPARISON_STEPS = 1_000_000  # products of the lengths: 100 names of 100 characters, 1,600 of 25
+
+_PARAMETER = re.compile(r"\{([^{}]*)\}")
+_GROUP = re.compile(r"[/.:#@]+")
+_TOKEN = re.compile(r"_+")
+_FRAMEWORK = re.compile(r"Using(GET|PUT|POST|DELETE|PATCH|HEAD|OPTIONS)(_\d+)?$|\[\d+\]$")
+_NUMBERED = re.compile(r"([A-Za-z]+)_(\d+)")  # one of several that have the same name
+_VERSION = re.compile(r"v\d+(alpha|beta)?\d*|api|rest")
+_LINKS = {"as", "at", "by", "for", "from", "in", "of", "on", "to", "via", "with"}
+_SEVERAL = {"all", "bulk", "many"}
+_AMOUNTS = {*_SEVERAL, "one"}
+_JOINED = {"or", "and", "partial", "bulk"}  # within a verb: create or update, partial update
+_BARE = {"create", "delete", "destroy", "get", "index", "list", "retrieve", "show", "store", "update"}
+_CHARS = 300  # of an identifier
+_MOUNTED = 5  # segments of a path that an identifier may lack
+_ROLES = {"controller", "handler", "resource", "service", "viewset"}  # of classes in identifiers
+_ACTIONS = {"index": "list", "store": "create", "destroy": "delete"}  # of the controllers of Laravel and Rails
+_OF_METHOD = {"get": "get", "put": "replace", "patch": "update", "delete": "delete"}
+
+Naming: TypeAlias = Literal["operation_id", "readable"]
+"""`operation_id`: as the document writes them. `readable`: verbs first, without what frameworks add."""
+
 
 def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -124,18 +155,6 @@ def agrees(verb: str, method: str) -> bool:
     return reads or method.upper() == "POST" if verb in _READING else not reads
 
 
-_NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
-_OPERATORS = {
-    "<=": "lte", ">=": "gte", "!=": "ne", "<>": "ne", "==": "eq", "<": "lt", ">": "gt", "!": "not", "=": "eq",
-    "~": "like", "+": "plus", "-": "minus",
-}  # fmt: skip
-_OPERATOR = re.compile(r"<=|>=|!=|<>|==|[<>!=~]|^[+-]|[+-]$")  # that tell names apart
-_CLOSE = 0.5
-_COMPARED = 5_000  # names that an unknown one is compared with, roughly at first
-_COMPARED_CHARS = 100
-_COMPARISON_STEPS = 1_000_000  # products of the lengths: 100 names of 100 characters, 1,600 of 25
-
-
 def operation_name(operation_id: str, method: str, path: str) -> str:
     """The operationId in snake case; method and path if that leaves nothing.
 
@@ -220,24 +239,6 @@ def _snake(text: str) -> str:
 
 def _not_keyword(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
-
-
-_PARAMETER = re.compile(r"\{([^{}]*)\}")
-_GROUP = re.compile(r"[/.:#@]+")
-_TOKEN = re.compile(r"_+")
-_FRAMEWORK = re.compile(r"Using(GET|PUT|POST|DELETE|PATCH|HEAD|OPTIONS)(_\d+)?$|\[\d+\]$")
-_NUMBERED = re.compile(r"([A-Za-z]+)_(\d+)")  # one of several that have the same name
-_VERSION = re.compile(r"v\d+(alpha|beta)?\d*|api|rest")
-_LINKS = {"as", "at", "by", "for", "from", "in", "of", "on", "to", "via", "with"}
-_SEVERAL = {"all", "bulk", "many"}
-_AMOUNTS = {*_SEVERAL, "one"}
-_JOINED = {"or", "and", "partial", "bulk"}  # within a verb: create or update, partial update
-_BARE = {"create", "delete", "destroy", "get", "index", "list", "retrieve", "show", "store", "update"}
-_CHARS = 300  # of an identifier
-_MOUNTED = 5  # segments of a path that an identifier may lack
-_ROLES = {"controller", "handler", "resource", "service", "viewset"}  # of classes in identifiers
-_ACTIONS = {"index": "list", "store": "create", "destroy": "delete"}  # of the controllers of Laravel and Rails
-_OF_METHOD = {"get": "get", "put": "replace", "patch": "update", "delete": "delete"}
 
 
 class _Parts(NamedTuple):
@@ -456,10 +457,6 @@ def _by(segments: Sequence[str], nouns: Sequence[str]) -> list[str]:
         return []
     words = split_words(segments[-1])
     return [] if {singular(each) for each in words} & {singular(each) for each in nouns} else ["by", *words]
-
-
-Naming: TypeAlias = Literal["operation_id", "readable"]
-"""`operation_id`: as the document writes them. `readable`: verbs first, without what frameworks add."""
 
 
 def place_of(operation: Operation) -> str:

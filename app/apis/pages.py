@@ -73,6 +73,23 @@ from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page
 from app.web.problem import AnyRequest
 
+_ADMIN: Mapping[str, Any] = {"scope": "admin"}
+_SHOWN = 100  # operations
+
+_OAUTH: Final = ("client_id", "client_secret", "value")
+FIELDS: Final = {
+    "api_key": ("value",),
+    "http": ("value",),
+    "basic": ("username", "password"),
+    "oauth2": _OAUTH,
+    "openid": _OAUTH,
+    "mutual_tls": ("certificate",),
+}
+"""By the kind of a scheme."""
+
+_READ = 10  # documents
+_OPERATIONS_SHOWN = 30  # operations of each
+
 
 class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
     """The form of a new API. A file takes the place of `document`."""
@@ -157,10 +174,6 @@ async def _file(request: AnyRequest) -> str | None:
         return (await file.read()).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidError(f"file: {file.filename} is no text in UTF-8") from error
-
-
-_ADMIN: Mapping[str, Any] = {"scope": "admin"}
-_SHOWN = 100  # operations
 
 
 class CallFields(msgspec.Struct, frozen=True):
@@ -478,18 +491,6 @@ def _entered(override: OperationOverride) -> Mapping[str, str]:
     }
 
 
-_OAUTH: Final = ("client_id", "client_secret", "value")
-FIELDS: Final = {
-    "api_key": ("value",),
-    "http": ("value",),
-    "basic": ("username", "password"),
-    "oauth2": _OAUTH,
-    "openid": _OAUTH,
-    "mutual_tls": ("certificate",),
-}
-"""By the kind of a scheme."""
-
-
 class PrincipalFields(msgspec.Struct, frozen=True):
     """Whose credentials are meant; without one, those for all tasks."""
 
@@ -525,10 +526,6 @@ class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
         if not bearer(self.value).fits_headers:
             raise InvalidError(f"value: they {UNFIT_FOR_HEADERS}")
         return self.value
-
-
-_READ = 10  # documents
-_OPERATIONS_SHOWN = 30  # operations of each
 
 
 class CallableApi(msgspec.Struct, frozen=True, kw_only=True):

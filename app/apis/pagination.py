@@ -19,6 +19,37 @@ _REL_OTHER: Final = re.compile(r";\s*rel\s*=\s*\"?[^\";]*\b(first|prev|previous|
 _URL: Final = re.compile(r"(https?://|/|\?)\S{0,4000}")
 _AROUND: Final = ("links", "_links", "meta", "pagination", "paging")
 
+NextPage: TypeAlias = dict[str, Json] | str | None
+"""The arguments that differ, why the next page cannot be asked for, or None after the last page."""
+
+_CURSORS: Final = (
+    "cursor", "nexttoken", "pagetoken", "nextpagetoken", "nextcursor", "pagecursor", "startcursor",
+    "startingtoken", "continuationtoken", "continue", "marker", "after", "startingafter", "nextpage",
+    "bookmark", "scrollid",
+)  # fmt: skip
+_NEXT_FIELDS: Final = (
+    "nextcursor", "nexttoken", "nextpagetoken", "nextpage", "nextmarker", "continuationtoken", "continue",
+    "endcursor", "cursor", "bookmark", "scrollid", "after", "next",
+)  # fmt: skip
+_INSIDE: Final = (
+    "meta", "metadata", "responsemetadata", "pagination", "paging", "pageinfo", "page", "links", "cursors", "next",
+)  # fmt: skip
+_OFFSETS: Final = ("offset", "skip", "startat", "startindex", "start", "from")
+_PAGES: Final = ("page", "pagenumber", "pagenum", "pageno", "pageindex", "p")
+_SIZES: Final = ("limit", "perpage", "pagesize", "maxresults", "count", "top", "take", "size", "rows", "first")
+_MORE: Final = ("hasmore", "hasnext", "hasnextpage", "more")
+_ITEMS: Final = (
+    "items", "results", "data", "records", "entries", "features", "rows", "objects", "value", "values",
+)  # fmt: skip
+_NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
+_TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
+_PAGE_TOTALS: Final = ("totalpages", "pagecount", "pages")
+_LAST_PAGES: Final = ("lastpage",)
+_SIZE: Final = 50  # that is asked for where a call has to say one
+_ROUND: Final = 10  # a list of so many items, or a multiple, may be the first page
+
+PageField: TypeAlias = Literal["more", "total", "pages", "next"]
+
 
 class Link(Enum):
     """What an answer says without an address."""
@@ -124,36 +155,6 @@ def _typed(parameter: Parameter, text: str) -> Json:
     return {"true": True, "false": False}.get(text.lower(), text) if _takes(parameter, "boolean") else text
 
 
-NextPage: TypeAlias = dict[str, Json] | str | None
-"""The arguments that differ, why the next page cannot be asked for, or None after the last page."""
-
-_CURSORS: Final = (
-    "cursor", "nexttoken", "pagetoken", "nextpagetoken", "nextcursor", "pagecursor", "startcursor",
-    "startingtoken", "continuationtoken", "continue", "marker", "after", "startingafter", "nextpage",
-    "bookmark", "scrollid",
-)  # fmt: skip
-_NEXT_FIELDS: Final = (
-    "nextcursor", "nexttoken", "nextpagetoken", "nextpage", "nextmarker", "continuationtoken", "continue",
-    "endcursor", "cursor", "bookmark", "scrollid", "after", "next",
-)  # fmt: skip
-_INSIDE: Final = (
-    "meta", "metadata", "responsemetadata", "pagination", "paging", "pageinfo", "page", "links", "cursors", "next",
-)  # fmt: skip
-_OFFSETS: Final = ("offset", "skip", "startat", "startindex", "start", "from")
-_PAGES: Final = ("page", "pagenumber", "pagenum", "pageno", "pageindex", "p")
-_SIZES: Final = ("limit", "perpage", "pagesize", "maxresults", "count", "top", "take", "size", "rows", "first")
-_MORE: Final = ("hasmore", "hasnext", "hasnextpage", "more")
-_ITEMS: Final = (
-    "items", "results", "data", "records", "entries", "features", "rows", "objects", "value", "values",
-)  # fmt: skip
-_NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
-_TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
-_PAGE_TOTALS: Final = ("totalpages", "pagecount", "pages")
-_LAST_PAGES: Final = ("lastpage",)
-_SIZE: Final = 50  # that is asked for where a call has to say one
-_ROUND: Final = 10  # a list of so many items, or a multiple, may be the first page
-
-
 def next_page(
     operation: Operation, arguments: Mapping[str, Json], value: Json, headers: Mapping[str, str], url: str
 ) -> NextPage:
@@ -211,9 +212,6 @@ def paging_of(operation: Operation) -> Paging | None:
 def size_of(operation: Operation) -> Parameter | None:
     """The parameter that says how many items are answered at most."""
     return _first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES)
-
-
-PageField: TypeAlias = Literal["more", "total", "pages", "next"]
 
 
 def page_field(name: str) -> PageField | None:

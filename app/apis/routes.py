@@ -72,6 +72,9 @@ from app.web.routes import DocumentRequest
 
 TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
 
+_SECONDS = 30.0
+_SHOWN_CHARS = 4_000
+
 
 class TriedView(msgspec.Struct, frozen=True, kw_only=True):
     """A question, the right answer by the API itself, and the one that was `given`.
@@ -523,10 +526,6 @@ async def _remarks(
     if data.mcp is None and data.server is None:
         remarks.append(await server_remark(client, app, data.url))
     return [each for each in remarks if each is not None]
-
-
-_SECONDS = 30.0
-_SHOWN_CHARS = 4_000
 
 
 class ApiCallRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

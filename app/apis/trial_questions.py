@@ -27,6 +27,36 @@ from app.base.values import Json
 
 _NEEDS_OTHERS: Final = 2
 
+_MOST_CHARS: Final = 400  # of an answer in words
+_NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")
+_WORD: Final = re.compile(r"\w+")
+
+MOST: Final = 5  # questions
+_FIRST_READS: Final = 6
+_FURTHER_READS: Final = 3
+_ROWS: Final = 1_000  # of a list that are looked at
+_CHARS: Final = 60  # of a value that is asked for
+_OTHERS: Final = 50
+_DIGITS: Final = "Answer with the number alone."
+_WITH: Final = "Answer with"
+_KEYS: Final = ("id", "key", "uuid", "number", "code", "slug", "name", "title", "username", "login", "subject")
+_ID: Final = re.compile(r"(^|_)(id|uuid|guid)s?$|hash|etag|checksum|ur[il]$|href|link|cursor|avatar|image")
+_PERSONAL: Final = re.compile(
+    r"e_?mail|phone|mobile|fax|address|street|postal|zip|birth|\bdob\b|ssn|passport|iban|card|tax|salary|gender"
+    r"|\bip\b|latitude|longitude|signature"
+)
+_DULL: Final = word_set(
+    "login logout auth oauth authorize token tokens session sessions password passwords health healthz ping "
+    "status version versions docs openapi swagger metrics download export ready live readyz livez"
+)
+_NOT_NOUNS: Final = word_set("api rest rpc json all index latest me")
+_VERSION: Final = re.compile(r"v\d+(\.\d+)*")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+_MASKED: Final = re.compile(r"[*•●#]{3}|[<\[](hidden|masked|redacted)[>\]]", re.IGNORECASE)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]")
+
+IsSecret = Callable[[str], bool]
+
 
 class CallPlan(msgspec.Struct, frozen=True):
     """An operation by name, "" to have one chosen, and its arguments.
@@ -108,11 +138,6 @@ def _protection(app: App, operation: Operation, credentials: frozenset[str]) -> 
     if sent_schemes(wanted, app.schemes, credentials):
         return 0 if needs else 1
     return _NEEDS_OTHERS if needs else 3
-
-
-_MOST_CHARS: Final = 400  # of an answer in words
-_NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")
-_WORD: Final = re.compile(r"\w+")
 
 
 def is_right(right: Json, given: Json, *, asked: str = "", others: Sequence[str] = ()) -> bool:
@@ -204,33 +229,6 @@ def _at(text: str) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-MOST: Final = 5  # questions
-_FIRST_READS: Final = 6
-_FURTHER_READS: Final = 3
-_ROWS: Final = 1_000  # of a list that are looked at
-_CHARS: Final = 60  # of a value that is asked for
-_OTHERS: Final = 50
-_DIGITS: Final = "Answer with the number alone."
-_WITH: Final = "Answer with"
-_KEYS: Final = ("id", "key", "uuid", "number", "code", "slug", "name", "title", "username", "login", "subject")
-_ID: Final = re.compile(r"(^|_)(id|uuid|guid)s?$|hash|etag|checksum|ur[il]$|href|link|cursor|avatar|image")
-_PERSONAL: Final = re.compile(
-    r"e_?mail|phone|mobile|fax|address|street|postal|zip|birth|\bdob\b|ssn|passport|iban|card|tax|salary|gender"
-    r"|\bip\b|latitude|longitude|signature"
-)
-_DULL: Final = word_set(
-    "login logout auth oauth authorize token tokens session sessions password passwords health healthz ping "
-    "status version versions docs openapi swagger metrics download export ready live readyz livez"
-)
-_NOT_NOUNS: Final = word_set("api rest rpc json all index latest me")
-_VERSION: Final = re.compile(r"v\d+(\.\d+)*")
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-_MASKED: Final = re.compile(r"[*•●#]{3}|[<\[](hidden|masked|redacted)[>\]]", re.IGNORECASE)
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]")
-
-IsSecret = Callable[[str], bool]
 
 
 class Read(msgspec.Struct, frozen=True):

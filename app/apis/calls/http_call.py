@@ -37,6 +37,49 @@ from app.sandbox.wire import MAX_DEPTH, MAX_NODES
 Sending: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited when the connection is open, right before a request is written. If it raises, nothing is sent."""
 
+_KNOWN: Final = {
+    "accept-ranges", "age", "allow", "cache-control", "content-disposition", "content-language",
+    "content-location", "content-range", "content-type", "date", "deprecation", "etag", "expires",
+    "last-modified", "link", "location", "operation-location", "preference-applied", "retry-after", "sunset",
+    "warning",
+}  # fmt: skip
+_PREFIXES: Final = ("x-", "ratelimit", "next-", "total-")
+_SECRET: Final = re.compile(r"auth|session|cookie|csrf|xsrf|jwt|signature")
+_MAX_HEADERS: Final = 60
+_MAX_CHARS: Final = 4_000  # of one value
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+_ERROR_CHARS = 500
+_BODY_CHARS = 20_000  # of an error that are kept
+_CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
+_XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:+-]{1,40})")
+_HEAD_BYTES: Final = 20_000  # by which a page is told
+_MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_ELEMENT: Final = re.compile(r"<[!?a-z/]", re.IGNORECASE)
+_PAGE: Final = re.compile(  # after what may stand before it
+    r"(?:[\s\0\ufeff\u200b]++|<!--.{0,2000}?-->|<\?xml[^>]{0,500}>)*+<(?:!doctype\s+html|html|head|body)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_QUOTES: Final = 4  # of a value that has a name, and is a text
+_NO_JSON: Final = (b"NaN", b"-Infinity", b"Infinity")  # numbers that some servers write
+_CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
+    r"utf-8(-sig)?|utf-(16|32)(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-\w+|mac-\w+|tis-620|kz1048|ptcp154"
+    r"|gb2312|gbk|gb18030|hz|big5(hkscs)?|euc_\w+|shift_jis\w*|iso2022_\w+|johab"
+)
+
+MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
+REDIRECTS = frozenset({300, 301, 302, 303, 307, 308})
+_READ_AT_ONCE = 1 << 16  # bytes of an answer, without a thread: a hostile one takes a second
+_HOPS = 5
+_REFRESH = re.compile(r"\s*[\d.]*\s*[;,]?\s*url\s*=\s*[\"']?([^\"'\s]{1,2000})", re.IGNORECASE)
+_ADDRESS_CHARS = 500  # of a redirect, in messages
+_HEADERS = {
+    "Accept": "application/json, text/*;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip, deflate",
+    "User-Agent": "sage-server",
+}
+
 
 class GoingOut:
     """A `Sending`, after which a call was `sent`: from then on it may have changed something. `before` is awaited
@@ -73,18 +116,6 @@ class WireRequest(msgspec.Struct, frozen=True):
         return self.method in READING if self.safe is None else self.safe
 
 
-_KNOWN: Final = {
-    "accept-ranges", "age", "allow", "cache-control", "content-disposition", "content-language",
-    "content-location", "content-range", "content-type", "date", "deprecation", "etag", "expires",
-    "last-modified", "link", "location", "operation-location", "preference-applied", "retry-after", "sunset",
-    "warning",
-}  # fmt: skip
-_PREFIXES: Final = ("x-", "ratelimit", "next-", "total-")
-_SECRET: Final = re.compile(r"auth|session|cookie|csrf|xsrf|jwt|signature")
-_MAX_HEADERS: Final = 60
-_MAX_CHARS: Final = 4_000  # of one value
-
-
 def passed_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """By lower-case name, without those that could be credentials; those of the same name joined with commas.
 
@@ -106,9 +137,6 @@ def _is_passed(name: str) -> bool:
     if name in _KNOWN:
         return True
     return name.startswith(_PREFIXES) and not _SECRET.search(name) and not is_telling(name.replace("-", "_"))
-
-
-_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def events(text: str, cut: str = "") -> list[Json]:
@@ -144,25 +172,6 @@ def _decoded(data: str) -> Json:
         return decode_json(data.encode(), max_values=MAX_NODES, max_depth=MAX_DEPTH // 2)
     except (JsonError, UnicodeEncodeError):
         return data
-
-
-_ERROR_CHARS = 500
-_BODY_CHARS = 20_000  # of an error that are kept
-_CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
-_XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:+-]{1,40})")
-_HEAD_BYTES: Final = 20_000  # by which a page is told
-_MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_ELEMENT: Final = re.compile(r"<[!?a-z/]", re.IGNORECASE)
-_PAGE: Final = re.compile(  # after what may stand before it
-    r"(?:[\s\0\ufeff\u200b]++|<!--.{0,2000}?-->|<\?xml[^>]{0,500}>)*+<(?:!doctype\s+html|html|head|body)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_QUOTES: Final = 4  # of a value that has a name, and is a text
-_NO_JSON: Final = (b"NaN", b"-Infinity", b"Infinity")  # numbers that some servers write
-_CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
-    r"utf-8(-sig)?|utf-(16|32)(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-\w+|mac-\w+|tis-620|kz1048|ptcp154"
-    r"|gb2312|gbk|gb18030|hz|big5(hkscs)?|euc_\w+|shift_jis\w*|iso2022_\w+|johab"
-)
 
 
 class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,19 +305,6 @@ def _charset(answer: ReadResponse) -> str:
     except LookupError:
         return "utf-8"
     return name if _CHARACTER_SETS.fullmatch(name) else "utf-8"
-
-
-MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
-REDIRECTS = frozenset({300, 301, 302, 303, 307, 308})
-_READ_AT_ONCE = 1 << 16  # bytes of an answer, without a thread: a hostile one takes a second
-_HOPS = 5
-_REFRESH = re.compile(r"\s*[\d.]*\s*[;,]?\s*url\s*=\s*[\"']?([^\"'\s]{1,2000})", re.IGNORECASE)
-_ADDRESS_CHARS = 500  # of a redirect, in messages
-_HEADERS = {
-    "Accept": "application/json, text/*;q=0.9, */*;q=0.1",
-    "Accept-Encoding": "gzip, deflate",
-    "User-Agent": "sage-server",
-}
 
 
 class HttpCaller:

@@ -43,6 +43,32 @@ _PORTS: Final = {
 _HERE: Final = ("", "0.0.0.0", "::")
 _IN_CLUSTER: Final = (".svc", ".cluster.local")  # names of Kubernetes' services
 
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""All addresses of a host. Raises OSError, or UnicodeError for what is no host name."""
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+_GLOBAL_UNICAST: Final = ip_network("2000::/3")  # all that is assigned of IPv6 (RFC 4291, section 2.4)
+_TRANSLATED: Final = [  # whose last 32 bits are an IPv4 address: of NAT64 (RFC 6052, 8215) and SIIT (RFC 2765)
+    ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96")
+]
+_COMPATIBLE: Final = ip_network("::/96")
+_ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)  # the 32 bits before an IPv4 address (RFC 5214)
+_LOOPBACK: Final = 1
+_SECONDS_OF_OTHERS: Final = 3.0  # for an address that is not the last: one lost packet, but not a route to nowhere
+_METADATA: Final = [  # of clouds, at addresses that are not link-local
+    ip_network(text)
+    for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::/32", "fd20:ce::/32")
+]
+_SPECIAL: Final = [  # of the registries of special-purpose addresses, those that Python may call global
+    ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20")
+]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+_IDLE_SECONDS: Final = 2.0
+"""Many servers close a connection that was idle for 5 s; a write sent at that moment fails and is not repeated."""
+
 
 class Service(NamedTuple):
     """`name` is a part of an error. At the address of a `shared` one, as of an ingress or a load balancer, there
@@ -157,28 +183,6 @@ def _named(host: str) -> str:
     with suppress(httpx.InvalidURL):  # there is no connection to such a name
         return _bare(httpx.URL(f"http://{host}").raw_host.decode())
     return host
-
-
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""All addresses of a host. Raises OSError, or UnicodeError for what is no host name."""
-
-Address: TypeAlias = IPv4Address | IPv6Address
-
-_GLOBAL_UNICAST: Final = ip_network("2000::/3")  # all that is assigned of IPv6 (RFC 4291, section 2.4)
-_TRANSLATED: Final = [  # whose last 32 bits are an IPv4 address: of NAT64 (RFC 6052, 8215) and SIIT (RFC 2765)
-    ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96")
-]
-_COMPATIBLE: Final = ip_network("::/96")
-_ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)  # the 32 bits before an IPv4 address (RFC 5214)
-_LOOPBACK: Final = 1
-_SECONDS_OF_OTHERS: Final = 3.0  # for an address that is not the last: one lost packet, but not a route to nowhere
-_METADATA: Final = [  # of clouds, at addresses that are not link-local
-    ip_network(text)
-    for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::/32", "fd20:ce::/32")
-]
-_SPECIAL: Final = [  # of the registries of special-purpose addresses, those that Python may call global
-    ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20")
-]
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -316,9 +320,6 @@ def is_public(address: Address) -> bool:
         if address not in _GLOBAL_UNICAST:
             return False
     return address.is_global and not address.is_multicast and not any(address in each for each in _SPECIAL)
-
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 class Certificates(msgspec.Struct, frozen=True):
@@ -471,10 +472,6 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._transport.aclose()
-
-
-_IDLE_SECONDS: Final = 2.0
-"""Many servers close a connection that was idle for 5 s; a write sent at that moment fails and is not repeated."""
 
 
 class NoCookies(CookieJar):

@@ -18,6 +18,21 @@ from app.apis.values import recorded_hash
 from app.base.secrets import MASK
 from app.base.values import Call, Json
 
+_MAX_BYTES = 32 << 20
+
+CallKey: TypeAlias = tuple[str, bytes]
+"""An API and its arguments."""
+
+_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+
 
 class InDoubtError(Exception):
     """A call went out, its result was lost, and repeating it is not safe.
@@ -57,9 +72,6 @@ class CallJournal(Protocol):
         ...
 
 
-_MAX_BYTES = 32 << 20
-
-
 class KeptBytes:
     """The latest ones, up to a size in all."""
 
@@ -79,10 +91,6 @@ class KeptBytes:
 
     def find(self, digest: str) -> bytes | None:
         return self._known.get(digest)
-
-
-CallKey: TypeAlias = tuple[str, bytes]
-"""An API and its arguments."""
 
 
 def call_key(call: Call) -> CallKey:
@@ -178,17 +186,6 @@ def concerns(change: Call, call: Call) -> bool:
 
 def _names_another(one: Json, other: Json) -> bool:
     return isinstance(one, str | int) and isinstance(other, str | int) and str(one) != str(other)
-
-
-_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-    "null": type(None),
-}
 
 
 def projected(value: Json, old: Json, new: Json) -> Json:

@@ -25,6 +25,33 @@ from app.sandbox.protocol import EnteredSkill
 PARAMETER, CONSTANT, NUMBER, COMPUTED = "parameter", "constant", "number", "computed"
 RESULT = "result:"
 
+SMALL = 10_000  # numbers below coincide by chance
+_BITS = 64  # of one skill in one task
+_BITS_OF_STEP = 6
+_BITS_OF_LETTER = 5  # which is one of some thirty: of blanks, cases and empty values
+_FLAGS = "TF"
+_VALUES = 100_000  # that are put in order, of one answer
+_NAME_CHARS = 100  # of a field, by which it is known
+
+_SHORT = 4  # texts with fewer characters coincide by chance
+_FEW = 8  # values of one argument, each of which says little: more of them spell something
+_INDEXED_CHARS = 1 << 20
+_INDEXED_VALUES = 100_000
+_SEARCHED_CHARS = 20_000  # of one text
+_SEARCH = 1 << 31  # characters compared, which takes about a second
+_STEP = 250  # as many characters take as long as one comparison of Python
+_VALUE = 10_000  # or as one value
+_WORD = re.compile(r"\w+")
+_BLANKS = re.compile(r"\s+")
+_MARKS = re.compile(r"[^\w\s]+|\s{4,}")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
+_YEAR = re.compile(r"\d{1,4}")
+_EMPTY, _SEEN = "e", "s"
+_NOTHING: Final = frozenset[str]()
+
+_PASSED_ON = ("link", "location", "etag", "operation-location", "x-")
+
 
 class CallableOperation(Protocol):
     """An operation, as far as a manifest is concerned."""
@@ -109,15 +136,6 @@ def _beyond(api: str, new: AllowedOperation, manifest: SkillManifest) -> Iterato
         known |= {NUMBER} if CONSTANT in known else set()  # a counter starts with a constant
         if more := sorted(set(origins) - known):
             yield f"it gives {api} the argument {name} from {', '.join(more)}"
-
-
-SMALL = 10_000  # numbers below coincide by chance
-_BITS = 64  # of one skill in one task
-_BITS_OF_STEP = 6
-_BITS_OF_LETTER = 5  # which is one of some thirty: of blanks, cases and empty values
-_FLAGS = "TF"
-_VALUES = 100_000  # that are put in order, of one answer
-_NAME_CHARS = 100  # of a field, by which it is known
 
 
 class Place(NamedTuple):
@@ -220,24 +238,6 @@ def _numbers(value: Json) -> Iterator[tuple[str, float]]:
             yield name, each
         elif isinstance(each, str) and len(each) <= len(str(SMALL)) and each.isdecimal():
             yield name, int(each)
-
-
-_SHORT = 4  # texts with fewer characters coincide by chance
-_FEW = 8  # values of one argument, each of which says little: more of them spell something
-_INDEXED_CHARS = 1 << 20
-_INDEXED_VALUES = 100_000
-_SEARCHED_CHARS = 20_000  # of one text
-_SEARCH = 1 << 31  # characters compared, which takes about a second
-_STEP = 250  # as many characters take as long as one comparison of Python
-_VALUE = 10_000  # or as one value
-_WORD = re.compile(r"\w+")
-_BLANKS = re.compile(r"\s+")
-_MARKS = re.compile(r"[^\w\s]+|\s{4,}")
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
-_YEAR = re.compile(r"\d{1,4}")
-_EMPTY, _SEEN = "e", "s"
-_NOTHING: Final = frozenset[str]()
 
 
 class Trace(NamedTuple):
@@ -494,9 +494,6 @@ def _numbers_in(text: str, *, whole: bool) -> list[str]:
 
 def _float(number: str) -> float:
     return float(number.replace(",", ""))
-
-
-_PASSED_ON = ("link", "location", "etag", "operation-location", "x-")
 
 
 class GuardedSkill(msgspec.Struct, frozen=True):

@@ -39,6 +39,8 @@ _TO_SEND: Final = (
 FindCredentials: TypeAlias = Callable[[], Awaitable[tuple[Credentials, App]]]
 """Called once the server has refused. Raises ApiDocumentError, whose message completes "...: "."""
 
+_SECONDS = 5.0
+
 
 class DocumentFetch:
     """Fetches the document at `source`, and those that it refers to at the same origin.
@@ -186,9 +188,6 @@ def _part(name: str, credential: Credential, scheme: SecurityScheme | None) -> A
 
 def _bare_app(name: str) -> App:
     return App(name=name, description="", server="", variables={}, operations={}, digest="")
-
-
-_SECONDS = 5.0
 
 
 async def server_remark(client: httpx.AsyncClient, app: AppView, source: str | None) -> str | None:

@@ -21,6 +21,13 @@ from app.base.errors import ApiDocumentError, HostError
 from app.base.untrusted_http import BodyError, read_body
 from app.base.values import Json
 
+MAX_DOCUMENT_BYTES = 20 << 20
+_FETCH_SECONDS = 60.0  # in all: large ones are made when they are asked for
+_HEADERS = {"Accept-Encoding": "gzip, deflate"}
+_REDIRECTS = 20
+_DENIED = (401, 403)
+_RESERVED = {"api_docs"}
+
 
 class OutgoingRequest(msgspec.Struct, frozen=True):
     """The HTTP request of one call, without its method and the server's URL."""
@@ -48,14 +55,6 @@ class ApiProtocol(Protocol):
     def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         """The request of a call. Raises HostError, a ValidationError, for a value that cannot be encoded."""
         ...
-
-
-MAX_DOCUMENT_BYTES = 20 << 20
-_FETCH_SECONDS = 60.0  # in all: large ones are made when they are asked for
-_HEADERS = {"Accept-Encoding": "gzip, deflate"}
-_REDIRECTS = 20
-_DENIED = (401, 403)
-_RESERVED = {"api_docs"}
 
 
 class DocumentDeniedError(ApiDocumentError):

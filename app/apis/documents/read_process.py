@@ -33,6 +33,11 @@ from app.base.values import Json
 _PART = "x-documents"  # of a bundled document: the other documents, by number
 _REFERENCE_CHARS = 2_000
 
+LENGTH_BYTES = 4
+NEXT = b"\n"
+_NICENESS = 10  # the API, and those who carry out tasks, go first
+_MESSAGE_BYTES = 8 << 20  # which the API decodes and caches; 20,000 operations of 400 characters
+
 
 def wanted(document: Json, source: str | None, known: Mapping[str, Json]) -> list[str]:
     """The URLs of the documents that it, or one of the known ones, refers to, at the origin of `source`.
@@ -102,12 +107,6 @@ def _rewritten(node: Json, rewrite: Callable[[str], str]) -> Json:
             for name, each in node.items()
         }
     return node
-
-
-LENGTH_BYTES = 4
-NEXT = b"\n"
-_NICENESS = 10  # the API, and those who carry out tasks, go first
-_MESSAGE_BYTES = 8 << 20  # which the API decodes and caches; 20,000 operations of 400 characters
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):

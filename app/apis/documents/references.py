@@ -24,6 +24,28 @@ from app.base.values import Json
 _STEPS = 3_000_000  # of about a microsecond; a document of 14 MB and 1,100 operations takes half of them
 _CHARS_PER_STEP = 64
 
+_NODES = 1_000_000  # a runner's event loop waits while it decodes them; aliases let a small text hold many
+_DEPTH = 200
+
+_ABOUT: Final = {"description", "title", "default", "deprecated", "readOnly", "writeOnly"}
+_FREE: Final = _ABOUT | {"properties", "required", "additionalProperties"}
+_Spend = Callable[[int], None]
+
+_NESTED = 8  # of nested references; below this a schema is reduced to its type
+_ALIASES = 20  # references that point to another reference
+_REFERENCE_CHARS = 2_000
+_LOOK_UP_STEPS = 10
+_PATTERN_STEPS = 30
+_PLACE_CHARS = 500  # of the path to a place, in messages
+_TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
+_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+_TEXTS = {"description", "title", "format", "contentEncoding", "contentMediaType", "pattern"}
+_FLAGS = {"uniqueItems", "readOnly", "writeOnly", "deprecated"}
+_ONE = {"items", "additionalProperties", "not", "contains", "propertyNames"}
+_MANY = {"allOf", "anyOf", "prefixItems"}
+_NAMED = {"properties", "patternProperties"}
+
 
 class DocumentSizeError(ApiDocumentError):
     """The whole document takes too much."""
@@ -45,10 +67,6 @@ class DocumentBudget:
 
     def spend_text(self, text: str, where: str) -> None:
         self.spend(len(text) // _CHARS_PER_STEP, where)
-
-
-_NODES = 1_000_000  # a runner's event loop waits while it decodes them; aliases let a small text hold many
-_DEPTH = 200
 
 
 def read_text(text: str) -> Json:
@@ -157,11 +175,6 @@ def _key(name: Any) -> str:
     return "null" if name is None else str(name)
 
 
-_ABOUT: Final = {"description", "title", "default", "deprecated", "readOnly", "writeOnly"}
-_FREE: Final = _ABOUT | {"properties", "required", "additionalProperties"}
-_Spend = Callable[[int], None]
-
-
 class Merges:
     """The merges of one document. `spend` is called with the number of members to be compared or copied.
 
@@ -258,22 +271,6 @@ class _Union:
                 self._required.update(dict.fromkeys(value))
             else:
                 self._result[word] = value
-
-
-_NESTED = 8  # of nested references; below this a schema is reduced to its type
-_ALIASES = 20  # references that point to another reference
-_REFERENCE_CHARS = 2_000
-_LOOK_UP_STEPS = 10
-_PATTERN_STEPS = 30
-_PLACE_CHARS = 500  # of the path to a place, in messages
-_TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
-_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-_COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
-_TEXTS = {"description", "title", "format", "contentEncoding", "contentMediaType", "pattern"}
-_FLAGS = {"uniqueItems", "readOnly", "writeOnly", "deprecated"}
-_ONE = {"items", "additionalProperties", "not", "contains", "propertyNames"}
-_MANY = {"allOf", "anyOf", "prefixItems"}
-_NAMED = {"properties", "patternProperties"}
 
 
 class UnknownTargetError(ApiDocumentError):

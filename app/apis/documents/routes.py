@@ -115,6 +115,10 @@ Practice = Annotated[
     ),
 ]
 
+NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
+
+_OVERRIDES = 2_000  # of one API
+
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`.
@@ -296,9 +300,6 @@ def untrusted_remarks(source: str, server: str, token_origins: Collection[str]) 
     ]
 
 
-NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
-
-
 class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two versions of a document. Operations by name; `skills` were quarantined for it, and
     since then restored, repaired or retired. The page of a skill says why.
@@ -383,8 +384,6 @@ async def refresh_document(
     row = await apis.get(session, owner.id, name, document=False)
     return RefreshView(None if change is None else ApiChangeView.of(change), row.check_failure)
 
-
-_OVERRIDES = 2_000  # of one API
 
 Approval: TypeAlias = Literal["always", "write", "first", "never"]
 PythonName = Annotated[

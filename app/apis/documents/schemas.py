@@ -24,6 +24,15 @@ _LENGTH = 2_000
 _LITERAL = re.compile(r"/\^.*|/.+/[gimsuy]+", re.DOTALL)  # with the slashes of ECMAScript, which are no part of it
 _ESCAPE = re.compile(r"(\\\\)|\\u(?:\{([0-9A-Fa-f]{1,6})\}|([0-9A-Fa-f]{4}))")
 
+_STEPS = 60_000  # for one call of an API; a step takes up to 5 us
+_CHARS_PER_STEP = 256  # of a text that is compared or shown
+_PATTERN_STEP = 1024  # instructions times characters
+_FRACTION_STEPS = 3  # of a float, which has up to 330 digits
+_SCHEMA_CHARS = 400  # of a schema in a message
+_NO_DOCUMENTS: Final[Registry[Any]] = Registry()  # the default one fetches what a schema refers to
+
+_Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
 
 class Pattern:
     """A compiled pattern. `size` is its number of instructions: a search costs at most length times size."""
@@ -96,14 +105,6 @@ def _pieces(value: Json) -> Iterator[str]:
         yield repr(value)
 
 
-_STEPS = 60_000  # for one call of an API; a step takes up to 5 us
-_CHARS_PER_STEP = 256  # of a text that is compared or shown
-_PATTERN_STEP = 1024  # instructions times characters
-_FRACTION_STEPS = 3  # of a float, which has up to 330 digits
-_SCHEMA_CHARS = 400  # of a schema in a message
-_NO_DOCUMENTS: Final[Registry[Any]] = Registry()  # the default one fetches what a schema refers to
-
-
 class TooComplexError(Exception):
     """The arguments cannot be checked within the steps of one call."""
 
@@ -119,7 +120,6 @@ class _Steps:
 
 
 _steps: ContextVar[_Steps] = ContextVar("_steps")
-_Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class Check:
