@@ -206,16 +206,11 @@ def with_builtins(catalog: Catalog) -> Catalog:
     """The catalog with `api_docs` and `supervisor.complete_task`; a supervisor app keeps its own operations."""
     apps = {"api_docs": API_DOCS, "supervisor": SUPERVISOR, **catalog.apps}
     if own := catalog.apps.get("supervisor"):
-        apps["supervisor"] = _supervisor(own)
+        if own not in _SUPERVISORS:  # one per app: what is computed of an app is kept for it
+            operations = {**own.operations, COMPLETE_TASK.name: COMPLETE_TASK}
+            _SUPERVISORS[own] = msgspec.structs.replace(own, operations=operations)
+        apps["supervisor"] = _SUPERVISORS[own]
     return Catalog(apps)
-
-
-def _supervisor(own: App) -> App:
-    """One per app: what is computed of an app is kept for it."""
-    if own not in _SUPERVISORS:
-        operations = {**own.operations, COMPLETE_TASK.name: COMPLETE_TASK}
-        _SUPERVISORS[own] = msgspec.structs.replace(own, operations=operations)
-    return _SUPERVISORS[own]
 
 
 def _argument(name: str, schema: Mapping[str, Json], *, required: bool = True, description: str = "") -> Parameter:

@@ -37,9 +37,9 @@ from app.base.values import Json
 
 _WEIGHTS: Mapping[str, float] = {
     "name": 4.0,
+    "app": 2.0,
     "summary": 3.0,
     "path": 2.0,
-    "app": 2.0,
     "tags": 1.0,
     "description": 0.7,
 }
@@ -126,12 +126,13 @@ class OperationIndex:
             yield worth[number] * self._fit(number, matched[number], query), self._operations[number]
 
     def _add(self, number: int, operation: Operation) -> None:
-        for field, text in _fields(operation):
+        for field, weight in _WEIGHTS.items():
+            text = " ".join(operation.tags) if field == "tags" else getattr(operation, field)
             text = text[: min(self._left, _FIELD_CHARS.get(field, _TEXT_CHARS))]
             self._left -= len(text)
             for word in set(map(singular, split_words(text))):
                 posting = self._postings[word]
-                posting[number] = posting.get(number, 0.0) + _WEIGHTS[field]
+                posting[number] = posting.get(number, 0.0) + weight
         verb, *named = operation.name.split("_")
         kind = KIND_OF.get(verb) or _OF_METHOD.get(operation.method.replace("PATCH", "PUT"), "")
         self._verbs.append(verb)
@@ -172,15 +173,6 @@ def _fit_of_kind(kind: str, wanted: str) -> float:
     return _SAME_KIND if kind == wanted else _OTHER_KIND
 
 
-def _fields(operation: Operation) -> Iterator[tuple[str, str]]:
-    yield "name", operation.name
-    yield "app", operation.app
-    yield "summary", operation.summary
-    yield "path", operation.path
-    yield "tags", " ".join(operation.tags)
-    yield "description", operation.description
-
-
 def _is_many(operation: Operation) -> bool:
     verb, *named = operation.name.split("_")
     return verb == "list" or "items" in operation.returns or any(singular(word) != word for word in named[-1:])
@@ -193,10 +185,9 @@ def _ngrams(word: str) -> frozenset[str]:
 
 def index_of(app: App) -> OperationIndex:
     """Made at the first search, and kept as long as the app is."""
-    index = _INDEXES.get(app)
-    if index is None:
-        index = _INDEXES[app] = OperationIndex(app)
-    return index
+    if app not in _INDEXES:
+        _INDEXES[app] = OperationIndex(app)
+    return _INDEXES[app]
 
 
 def ranked(indexes: Iterable[OperationIndex], query: OperationQuery, limit: int) -> list[Operation]:
@@ -557,18 +548,14 @@ class LookUps:
         read = {name: each[:_READ_CHARS] if isinstance(each, str) else each for name, each in arguments.items()}
         asked = _digest(operation, read)
         if read.get("page", 1) == 1:
-            self._remember(asked, room)
+            self._rooms.pop(asked, None)
+            self._rooms[asked] = room  # as one of the latest
+            if len(self._rooms) > _ROOMS:
+                del self._rooms[next(iter(self._rooms))]
         look_up = partial(_LOOK_UPS[operation.name], self._catalog, **read)
         found = await asyncio.to_thread(look_up, room=self._rooms.get(asked, room))
         self._left -= len(found if isinstance(found, str) else repr(found)) + 1
         return found
-
-    def _remember(self, asked: bytes, room: Room) -> None:
-        """As one of the latest."""
-        self._rooms.pop(asked, None)
-        self._rooms[asked] = room
-        if len(self._rooms) > _ROOMS:
-            del self._rooms[next(iter(self._rooms))]
 
 
 def _digest(operation: Operation, arguments: Mapping[str, Json]) -> bytes:

@@ -7,7 +7,6 @@ the changes of its document. What a new task can call is listed for the form tha
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import httpx
 import msgspec
 from litestar import Controller, Response, get, post
 from litestar.datastructures import UploadFile
@@ -300,25 +299,23 @@ class ApiPage(Controller):
         request: AnyRequest,
         visit: Visitor,
         session: Db,
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: Reader,
+        readers: Readers,
     ) -> Response[Any]:
         form = await read_form(request, CredentialFields)
+        client, reader = readers.http_client, readers.document_reader
         try:
             fields = form.value or CredentialFields()
             if form.value is not None and scheme == STATIC_TOKEN:
                 patch = ApiPatch(bearer_token=fields.token())
-                await change_api(session, visit.access, visit.project, name, patch, document_reader)
+                await change_api(session, visit.access, visit.project, name, patch, reader)
             elif form.value is not None:
-                place = CredentialPlace(name, scheme, fields.principal)
-                await store_credential(
-                    session, visit.access, visit.project, place, fields.credential(), http_client, document_reader
-                )
+                place, given = CredentialPlace(name, scheme, fields.principal), fields.credential()
+                await store_credential(session, visit.access, visit.project, place, given, client, reader)
         except InvalidError as error:
             await session.rollback()
             form = form.refused(error)
         if form.status != 200:
-            return await _page(visit, session, document_reader, name, refused=Refused(scheme, form))
+            return await _page(visit, session, reader, name, refused=Refused(scheme, form))
         return after_change(_address(visit, name), f"stored the credentials {scheme}")
 
     @post("/credentials/{scheme:str}/delete", opt=_ADMIN)
@@ -333,30 +330,30 @@ class ApiPage(Controller):
     ) -> Redirect:
         principal = (await read_form(request, PrincipalFields)).given().principal
         if scheme == STATIC_TOKEN:
-            await change_api(
-                session, visit.access, visit.project, name, ApiPatch(bearer_token=None), document_reader
-            )
+            patch = ApiPatch(bearer_token=None)
+            await change_api(session, visit.access, visit.project, name, patch, document_reader)
         else:
             place = CredentialPlace(name, scheme, principal)
             await delete_credential(session, visit.access, visit.project, place)
         return after_change(_address(visit, name), f"deleted the credentials {scheme}")
 
     @post("/credentials/{scheme:str}/connect", opt=_ADMIN)
-    async def connect(  # noqa: PLR0913 - the parts that it needs
+    async def connect(
         self,
         name: FromPath[str],
         scheme: FromPath[str],
         request: AnyRequest,
         visit: Visitor,
         session: Db,
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: Reader,
+        readers: Readers,
         public_url: NamedDependency[str],
     ) -> Response[str]:
         """A page with the way to the authorization server: forms may lead to this server only."""
         principal = (await read_form(request, PrincipalFields)).given().principal
         place = CredentialPlace(name, scheme, principal)
-        consent = await connect_api(session, visit.project, place, public_url, http_client, document_reader)
+        consent = await connect_api(
+            session, visit.project, place, public_url, readers.http_client, readers.document_reader
+        )
         return page(visit, "api_connect.html", name=name, scheme=scheme, principal=principal, consent=consent)
 
 

@@ -71,6 +71,7 @@ from app.web.problem import CHANGE, READ, problems
 from app.web.routes import DocumentRequest
 
 TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
+_OF_DOCUMENT = ("description", "base_url", "variables", "operations", "prompt_signatures", "left_out")
 
 _SECONDS = 30.0
 _SHOWN_CHARS = 4_000
@@ -233,16 +234,11 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
         remarks: Sequence[str] = (),
     ) -> "ApiView":
         return ApiView(
-            description=app.description,
-            base_url=app.base_url,
-            variables=app.variables,
-            operations=app.operations,
-            prompt_signatures=app.prompt_signatures,
-            left_out=app.left_out,
             credentials=shared_credentials(app.schemes, stored, has_token=row.has_token),
             trial=TrialView.full(trial),
             remarks=list(remarks),
             **_summary(row, project),
+            **{name: getattr(app, name) for name in _OF_DOCUMENT},
         )
 
 

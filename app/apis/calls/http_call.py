@@ -192,7 +192,7 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def media_type(self) -> str:
-        return self.content_type.partition(";")[0].strip().lower()
+        return bare(self.content_type)
 
 
 def value_of(answer: ReadResponse) -> Json:
@@ -218,7 +218,7 @@ def value_of(answer: ReadResponse) -> Json:
         return answer.body
 
 
-def finite(answer: ReadResponse) -> ReadResponse:
+def _finite(answer: ReadResponse) -> ReadResponse:
     """The answer with null in place of the numbers that some servers write, and JSON lacks."""
     if not is_declared_json(answer.media_type) or not any(word in answer.body for word in _NO_JSON):
         return answer
@@ -243,7 +243,7 @@ def _with_null(body: bytes) -> bytes:
     return b'"'.join(parts).replace(b"\x02", rb"\"").replace(b"\x01", rb"\\")
 
 
-def is_page(answer: ReadResponse) -> bool:
+def _is_page(answer: ReadResponse) -> bool:
     """Whether the body is an HTML page: by its type if it has one, and it has markup, or else by its beginning."""
     head = answer.body.lstrip()[:_HEAD_BYTES]
     marked = next((charset for mark, charset in _MARKS if head.startswith(mark)), None)
@@ -253,17 +253,10 @@ def is_page(answer: ReadResponse) -> bool:
     return _PAGE.match(text) is not None
 
 
-def start_of(answer: ReadResponse, clean: Callable[[str], str]) -> str:
-    """The beginning of the body, on one line. `clean` removes secrets from a text that is truncated."""
-    whole = answer.body.decode(_charset(answer), "replace")
-    return _short(answer, whole, clean(whole))
-
-
 def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:
     """The error that a status other than 2xx is. `clean` removes secrets from a text that is truncated."""
-    whole = answer.body.decode(_charset(answer), "replace")
-    cleaned = clean(whole)
-    message = f"Response status code is {answer.status}: {_short(answer, whole, cleaned)}"
+    cleaned, start = _cleaned(answer, clean)
+    message = f"Response status code is {answer.status}: {start}"
     body: Json = cleaned[:_BODY_CHARS] or None
     if is_declared_json(answer.media_type) and len(answer.body) <= _BODY_CHARS:
         with suppress(JsonError):
@@ -287,11 +280,16 @@ def _json(answer: ReadResponse) -> Json:
     return decode_json(body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
 
 
-def _short(answer: ReadResponse, whole: str, cleaned: str) -> str:
-    """The body on one line, truncated after it was cleaned, or the beginning of a secret could stay."""
-    head = answer.body[: 4 * _ERROR_CHARS].decode(_charset(answer), "replace")
+def _cleaned(answer: ReadResponse, clean: Callable[[str], str]) -> tuple[str, str]:
+    """The body without secrets, and its beginning on one line: truncated before, half a secret could stay."""
+    charset = _charset(answer)
+    whole, head = (
+        answer.body.decode(charset, "replace"),
+        answer.body[: 4 * _ERROR_CHARS].decode(charset, "replace"),
+    )
+    cleaned = clean(whole)
     text = " ".join((head if cleaned == whole else cleaned[: 4 * _ERROR_CHARS]).split())
-    return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."
+    return cleaned, text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."
 
 
 def _charset(answer: ReadResponse) -> str:
@@ -410,9 +408,17 @@ class HttpCaller:
 
 
 def _result(request: WireRequest, answer: ReadResponse) -> Answer:
-    """Raises HostError for an answer that is no result."""
-    answer = finite(answer)
-    _check(request, answer)
+    """Raises HostError, a RefusalError, for an answer that is no result."""
+    answer = _finite(answer)
+    if not answer.is_success:
+        if not _is_result(request, answer):
+            raise refusal(answer, request.clean)
+    elif request.answers.are_json and _is_page(answer):
+        start = _cleaned(answer, request.clean)[1]
+        raise _refused(request, answer, f"an HTML page, where the document promises JSON: {start}")
+    elif answer.location is not None and not request.is_read:
+        url = httpx.URL(request.url)
+        raise _redirected(request, answer, url, _target(url, answer)[0])
     return Answer(value_of(answer), answer.status, answer.headers, remark=answer.remark)
 
 
@@ -420,19 +426,6 @@ def _refresh(response: httpx.Response) -> str | None:
     """The address to which a success sends browsers, as some servers do instead of a redirect."""
     found = _REFRESH.match(response.headers.get("refresh", "")) if response.status_code == 200 else None
     return found[1] if found else None
-
-
-def _check(request: WireRequest, answer: ReadResponse) -> None:
-    """Raises RefusalError for an answer that is no result."""
-    if not answer.is_success:
-        if not _is_result(request, answer):
-            raise refusal(answer, request.clean)
-    elif request.answers.are_json and is_page(answer):
-        page = f"an HTML page, where the document promises JSON: {start_of(answer, request.clean)}"
-        raise _refused(request, answer, page)
-    elif answer.location is not None and not request.is_read:
-        url = httpx.URL(request.url)
-        raise _redirected(request, answer, url, _target(url, answer)[0])
 
 
 def _before(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
