@@ -290,9 +290,9 @@ def read_query(text: str) -> OperationQuery:
         terms.setdefault(verb, _VERB)
     if not terms:
         terms = {singular(word): 1.0 for word in words}
-    many = not {"list", "all"}.isdisjoint(words) or any(
-        each in terms and each != word for word, each in _heads(words)
-    )
+    end = next((number for number, word in enumerate(words) if number and word in _LINKS), len(words))
+    heads = [(word, singular(word)) for word in words[:end]]
+    many = not {"list", "all"}.isdisjoint(words) or any(each in terms and each != word for word, each in heads)
     return OperationQuery(kind, words[0] if words else "", terms, many)
 
 
@@ -305,12 +305,6 @@ def _kind(words: list[str]) -> str:
     return kinds[0] if kinds else ""
 
 
-def _heads(words: list[str]) -> list[tuple[str, str]]:
-    """The words up to the first "of", "in", ..., with their stems."""
-    end = next((number for number, word in enumerate(words) if number and word in _LINKS), len(words))
-    return [(word, singular(word)) for word in words[:end]]
-
-
 class SignatureWords:
     """What the arguments and fields of an app are chosen by: the words of a task, and what operations require.
 
@@ -320,7 +314,10 @@ class SignatureWords:
 
     def __init__(self, app: App, instruction: str) -> None:
         self._terms = read_query(instruction).terms
-        self._required = _required_by(app)
+        if app not in _REQUIRED:
+            every = (each for operation in app.operations.values() for each in operation.parameters)
+            _REQUIRED[app] = frozenset(each.name for each in every if each.required)
+        self._required = _REQUIRED[app]
         self._ranks: dict[str, tuple[int, bool, int]] = {}
 
     def rank(self, name: str) -> tuple[int, bool, int]:
@@ -380,13 +377,6 @@ def short_signature(operation: Operation, limit: int, words: SignatureWords, *, 
     arguments = [*required, *_marked([optional[each] for each in optional if each in shown], optional)]
     line = _line(operation, arguments, start, _marked([each for each in fields if each in kept], fields))
     return shortened(line, limit)
-
-
-def _required_by(app: App) -> frozenset[str]:
-    if app not in _REQUIRED:
-        every = (each for operation in app.operations.values() for each in operation.parameters)
-        _REQUIRED[app] = frozenset(each.name for each in every if each.required)
-    return _REQUIRED[app]
 
 
 def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:

@@ -378,7 +378,8 @@ async def _page(
     trial = await trials.of_api(session, row.id)
     api = ApiView.full(row, visit.project.name, app, stored, trial)
     parts = words.lower().split()
-    found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
+    texts = [f"{each.name} {each.path} {each.summary}".lower() for each in api.operations]
+    found = [each for each, text in zip(api.operations, texts, strict=True) if all(part in text for part in parts)]
     return page(
         visit,
         "api.html",
@@ -401,10 +402,6 @@ async def _page(
         none_entered=Form(),
         status=max(tested.form.status, refused.form.status),
     )
-
-
-def _searched(operation: OperationView) -> str:
-    return f"{operation.name} {operation.path} {operation.summary}".lower()
 
 
 def _address(visit: Visit, name: str) -> str:

@@ -62,10 +62,10 @@ class Gateway:
     """Fulfils `HostCall` for one rollout. Not for concurrent use: a session has one call in flight.
 
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
-    `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
-    approval, `is_open` says which others do not end the rollout, or fail once it has changed something,
-    `approvals` decides which calls wait for a person, `may_end_idle` whether the first turn may complete the task
-    without a call or an answer, and `max_calls` limits the calls sent. Safe calls are repeated after a
+    `read_only` permits only safe operations that need no approval, `is_open` says which others do not end the
+    rollout, or fail once it has changed something, `approvals` decides which calls wait for a person,
+    `may_end_idle` whether the first turn may complete the task without a call or an answer, and `max_calls` limits
+    the calls sent. Safe calls are repeated after a
     `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and one that it cannot
     answer is in doubt. Look-ups and the completion of the task are answered here: they are neither counted nor
     recorded. `secrets` collects what must not be stored in the clear. `callers` are the senders of protocols that
@@ -81,7 +81,6 @@ class Gateway:
         variables: Mapping[str, str] = _NO_VARIABLES,
         credentials: Credentials | None = None,
         journal: CallJournal | None = None,
-        allowed: Callable[[str], bool] | None = None,
         approvals: ApprovalGate | None = None,
         read_only: bool = False,
         is_open: Callable[[Operation], bool] | None = None,
@@ -98,7 +97,6 @@ class Gateway:
         self.look_ups = LookUps(self._catalog, instruction)
         self._variables = variables
         self._journal = journal
-        self._allowed = allowed
         self._approvals = approvals
         self._read_only = read_only
         self._is_open = is_open
@@ -295,8 +293,6 @@ class Gateway:
             raise HostError("ApiError", str(error)) from error
 
     def _authorize(self, operation: Operation) -> None:
-        if self._allowed is not None and not self._allowed(operation.api):
-            raise HostError("PermissionError", f"{operation.api} may not be called here")
         if self._is_closed(operation) and not (self._approvals is not None and self._approvals.has_changes):
             raise ExplorationEndedError(operation.api)
         if self._read_only and (not operation.safe or self._waits(operation)):

@@ -251,7 +251,7 @@ class Patience:
         return RefusalError(message, msgspec.structs.replace(error.response, attempts=attempts))
 
 
-def retry_after(headers: dict[str, str], now: Callable[[], float] = time.time) -> float | None:
+def retry_after(headers: dict[str, str]) -> float | None:
     """The seconds until the time that the header names, at least 0; None without one.
 
     >>> retry_after({"retry-after": "7"}), retry_after({"retry-after": "soon"})
@@ -265,7 +265,7 @@ def retry_after(headers: dict[str, str], now: Callable[[], float] = time.time) -
     except (ValueError, TypeError, OverflowError):
         return None
     in_utc = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, in_utc.timestamp() - now())
+    return max(0.0, in_utc.timestamp() - time.time())
 
 
 class LiveCalls:

@@ -178,7 +178,8 @@ class SmallValues:
         """What passing a number costs; None if it may not be passed. `is_given` knows the numbers that the skill
         was called with, or has in its source.
         """
-        if self._is_secret(int(number)):
+        masked: object = self._secrets.mask_value(int(number))
+        if masked == MASK:
             return None
         last = self._last.get(place)
         if last is not None and allowed & {CONSTANT, NUMBER}:
@@ -209,10 +210,6 @@ class SmallValues:
         """Whether there are as many left."""
         self._left -= bits
         return self._left >= 0
-
-    def _is_secret(self, number: int) -> bool:
-        masked: object = self._secrets.mask_value(number)
-        return masked == MASK
 
     def _bits_of_choice(self, found: tuple[tuple[str, str], int], last: float | None) -> int:
         field, position = found
@@ -250,9 +247,6 @@ class Trace(NamedTuple):
     also: frozenset[str] = frozenset()
     number: float | None = None
     marks: str = ""
-
-    def is_permitted(self, allowed: Set[str]) -> bool:
-        return bool((self.origins | self.also) & allowed)
 
 
 class _SearchSpentError(Exception):
@@ -425,10 +419,8 @@ class ValueOrigins:
             pieces = (text[at : at + size] for size in self._lengths for at in range(len(text) - size + 1))
             candidates = {piece for piece in pieces if piece in self._whole}
         parts = [each for each in candidates if len(each) >= _SHORT and not _DATE.fullmatch(each)]
-        return sorted((each for each in parts if not self._is_given(each)), key=len, reverse=True)
-
-    def _is_given(self, text: str) -> bool:
-        return any(self._holds(origin, text) for origin in (PARAMETER, CONSTANT))
+        unknown = [each for each in parts if not (self._holds(PARAMETER, each) or self._holds(CONSTANT, each))]
+        return sorted(unknown, key=len, reverse=True)
 
     def _holds(self, origin: str, text: str) -> bool:
         """Whether a text of this origin contains this one."""
@@ -599,7 +591,7 @@ def _cost(trace: Trace, place: Place, allowed: Set[str], seen: ValueOrigins) -> 
     """The bits that a part of an argument costs; None if it may not be passed."""
     small, number = seen.small, trace.number
     cost: int | None = 0
-    if not trace.is_permitted(allowed - {NUMBER}):
+    if not (trace.origins | trace.also) & (allowed - {NUMBER}):
         if number is not None:
             cost = small.bits_of_number(place, number, allowed, seen.is_given)
         elif trace.marks:

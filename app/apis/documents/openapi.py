@@ -87,15 +87,14 @@ def parameters(
                 merged[parameter.place, parameter.wire_name] = parameter
     places = dict.fromkeys(_IN_PATH.findall(path))
     undeclared = [name for name in places if ("path", name) not in merged]
-    merged |= {("path", name): _undeclared(name) for name in undeclared}
+    for name in undeclared:
+        merged["path", name] = Parameter(
+            name=name, wire_name=name, place="path", required=True, schema={"type": "string"}
+        )
     known = [each for each in merged.values() if _is_sent(each, places)]
     named = (each for each in merged.values() if each.place == "header" and each.wire_name.lower() == "accept")
     accept = next((value for each in named if isinstance(value := sent_unasked(each.schema), str)), "")
     return Parameters(known, unread if len(unread) > len(undeclared) else [], accept)
-
-
-def _undeclared(name: str) -> Parameter:
-    return Parameter(name=name, wire_name=name, place="path", required=True, schema={"type": "string"})
 
 
 def _is_sent(parameter: Parameter, places: Collection[str]) -> bool:

@@ -18,7 +18,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 import msgspec
 
 from app.apis.calls.arguments import bind_parameters, check_bindings
-from app.apis.catalog import App, MisspelledRisk
+from app.apis.catalog import MisspelledRisk
 from app.apis.documents.protocols import parse_document, protocols, read_document
 from app.apis.documents.references import to_json_text
 from app.apis.double.coverage import PracticeFinding, PracticeQuestion, practice_finding
@@ -196,7 +196,9 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
     app = parse_document(request.name, document, source=request.source, server=request.server)
     named = {}
     if request.store:
-        _refuse_misspelled(app)
+        for each in app.left_out:
+            if isinstance(each, MisspelledRisk):  # whoever wrote it should know that it is not understood
+                raise ApiDocumentError(each.reason)
         named = readable_names(app) if request.presentation.naming == "operation_id" else {}
     presentation = request.presentation
     if request.names is not None:
@@ -211,13 +213,6 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
         return ReadResult(practice=practice_finding(document, app, request.practice, request.server)), b""
     view = msgspec.structs.replace(AppView.of(app, presentation), readable_names=named)
     return ReadResult(app=view), _storable(document) if request.store else b""
-
-
-def _refuse_misspelled(app: App) -> None:
-    """Whoever wrote the risk wants calls to be supervised, and should know that it is not understood."""
-    for each in app.left_out:
-        if isinstance(each, MisspelledRisk):
-            raise ApiDocumentError(each.reason)
 
 
 def _readable(content: bytes) -> dict[str, Json]:

@@ -54,8 +54,8 @@ class DocumentSizeError(ApiDocumentError):
 class DocumentBudget:
     """Counts what parsing one document costs: the members of schemas, each time they are resolved, and texts."""
 
-    def __init__(self, steps: int = _STEPS) -> None:
-        self._left = steps
+    def __init__(self) -> None:
+        self._left = _STEPS
 
     def spend(self, steps: int, where: str) -> None:
         """Raises DocumentSizeError with the place where the document went too far."""

@@ -28,7 +28,7 @@ from app.apis.mcp.connection import SCHEME, McpCommand, McpServers
 from app.apis.mcp.document import McpOAuth, oauth_of
 from app.apis.mcp.listing import connected_listing, first_listing
 from app.apis.naming import Naming, nearest
-from app.apis.presentation import AppView, OperationOverride, OperationTraits, OperationView, Presentation
+from app.apis.presentation import AppView, OperationOverride, OperationTraits, OperationView
 from app.apis.servers import has_name, origin
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
 from app.base.values import Json
@@ -513,7 +513,9 @@ async def set_for_operation(
     data: OperationPatch,
     reader: DocumentReader,
 ) -> OperationState:
-    """Commits. Raises NotFoundError, InvalidError, ConflictError."""
+    """In a new release, if tasks have begun with the active one. Commits. Raises NotFoundError, InvalidError, and
+    ConflictError, also if the API was changed meanwhile.
+    """
     row = await apis.get(session, owner.id, place.api, document=False)
     seen = apis.state_of(row)
     before = await read_api(reader, session, row, row.bind)
@@ -521,36 +523,33 @@ async def set_for_operation(
     new = _changed(old, data)
     if data.name is not UNSET and data.name is not None:
         _check_name(before, key, data.name)
-    presentation = msgspec.structs.replace(before.presentation, overrides=_with(before, key, (old, new)))
+    others = before.presentation.overrides.items()
+    overrides = {each: one for each, one in others if each != key and one != old}
+    overrides |= {key: new} if new.fields_set else {}
+    if len(overrides) > _OVERRIDES:
+        raise InvalidError(f"at most {_OVERRIDES:,} operations of one API can have something set for them")
+    presentation = msgspec.structs.replace(before.presentation, overrides=overrides)
     content = await manifest_store.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     request = msgspec.structs.replace(read_request(row, row.bind), presentation=presentation)
     after = await reader.view(request, content, row.digest)
     if new != old:
-        await _store(session, access, row, seen, presentation, (old, new))
-    return _state(after, key, new)
-
-
-def _with(
-    app: AppView, key: str, change: tuple[OperationOverride, OperationOverride]
-) -> dict[str, OperationOverride]:
-    """The overrides of an API after one has changed. Raises InvalidError if these are too many."""
-    old, new = change
-    overrides = {each: one for each, one in app.presentation.overrides.items() if each != key and one != old}
-    overrides |= {key: new} if new.fields_set else {}
-    if len(overrides) > _OVERRIDES:
-        raise InvalidError(f"at most {_OVERRIDES:,} operations of one API can have something set for them")
-    return overrides
+        serving = await manifest.lock_active(session, row.project_id)
+        await apis.check_unchanged(session, row.project_id, row.name, seen)
+        row.presentation = msgspec.to_builtins(presentation)
+        await session.flush()
+        await manifest.update_tools(session, serving, [row.name], access.actor)
+        changed = {"before": msgspec.to_builtins(old), "after": msgspec.to_builtins(new)}
+        detail = {"name": f"{row.name}.{old.was}", **changed}
+        await audit.add(session, row.project_id, None, access.actor, AuditAction.OPERATION_CHANGED, detail)
+        await session.commit()
+    return next((each for each in operation_states(after) if each.key == key), OperationState.of_gone(key, new))
 
 
 def operation_states(app: AppView) -> list[OperationState]:
     shown = [OperationState.of(each, app.traits[each.name], app) for each in app.operations]
     hidden = [OperationState.of(each, app.hidden_traits[each.name], app) for each in app.hidden]
     return [*shown, *hidden, *(OperationState.of_gone(key, app.presentation.overrides[key]) for key in app.gone)]
-
-
-def _state(app: AppView, key: str, override: OperationOverride) -> OperationState:
-    return next((each for each in operation_states(app) if each.key == key), OperationState.of_gone(key, override))
 
 
 def find_override(app: AppView, name: str) -> tuple[str, OperationOverride]:
@@ -580,25 +579,3 @@ def _check_name(app: AppView, key: str, name: str) -> None:
     taken = (app.traits | app.hidden_traits).get(name)
     if taken is not None and taken.key != key:
         raise ConflictError(f"name: {name!r} is the name of {taken.place}; choose another")
-
-
-async def _store(
-    session: AsyncSession,
-    access: Access,
-    row: tables.Api,
-    seen: object,
-    presentation: Presentation,
-    change: tuple[OperationOverride, OperationOverride],
-) -> None:
-    """In a new release if tasks have begun with the active one. Raises ConflictError if the API is not as it was
-    `seen`.
-    """
-    serving = await manifest.lock_active(session, row.project_id)
-    await apis.check_unchanged(session, row.project_id, row.name, seen)
-    row.presentation = msgspec.to_builtins(presentation)
-    await session.flush()
-    await manifest.update_tools(session, serving, [row.name], access.actor)
-    before, after = map(msgspec.to_builtins, change)
-    detail = {"name": f"{row.name}.{change[0].was}", "before": before, "after": after}
-    await audit.add(session, row.project_id, None, access.actor, AuditAction.OPERATION_CHANGED, detail)
-    await session.commit()
