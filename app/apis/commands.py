@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -75,6 +75,15 @@ def apis() -> None:
     """Add, list and show the APIs of a project, which its agent may call."""
 
 
+def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command about one API of a project."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        return apis.command(name)(server_command(click.argument("name")(project_option(command))))
+
+    return decorate
+
+
 @apis.command("list")
 @server_command
 @project_option
@@ -83,20 +92,14 @@ def list_apis(session: "ServerSession", project: str | None) -> None:
     session.show_list("/v1/apis", _LISTING, project=project)
 
 
-@apis.command("show")
-@server_command
-@click.argument("name")
-@project_option
+@_command("show")
 def show_api(session: "ServerSession", name: str, project: str | None) -> None:
     """Show an API and its operations."""
     _show(session, session.server.request("GET", f"/v1/apis/{name}", project=project), project)
 
 
-@apis.command("add")
-@server_command
-@click.argument("name")
+@_command("add")
 @click.argument("document", required=False)
-@project_option
 @click.option("--mcp", metavar="ADDRESS", help="an MCP server instead of a document: its URL, or stdio:NAME")
 @click.option("--server", help="URL that overrides the server named in the document")
 @click.option("--naming", type=click.Choice(["readable", "operation_id"]), help="names of the operations")
@@ -147,10 +150,7 @@ def add_api(
         _wait(session, name, place["project"])
 
 
-@apis.command("trial")
-@server_command
-@click.argument("name")
-@project_option
+@_command("trial")
 @click.option("--again", is_flag=True, help="ask the model again")
 def show_trial(session: "ServerSession", name: str, project: str | None, *, again: bool) -> None:
     """Show what the model answered when it was asked about an API, and the right answers.
@@ -168,11 +168,8 @@ def show_trial(session: "ServerSession", name: str, project: str | None, *, agai
     session.show(trial, lambda _: fields, table=_QUESTIONS)
 
 
-@apis.command("approve")
-@server_command
-@click.argument("name")
+@_command("approve")
 @click.argument("mode", type=click.Choice(tuple(_WAITS)), required=False)
-@project_option
 def approve_api(session: "ServerSession", name: str, mode: str | None, project: str | None) -> None:
     """Set which calls of an API wait for a person, or say it.
 
@@ -184,11 +181,8 @@ def approve_api(session: "ServerSession", name: str, mode: str | None, project: 
     session.confirm(changed, _approval_line(api, changed))
 
 
-@apis.command("practice")
-@server_command
-@click.argument("name")
+@_command("practice")
 @click.argument("source", type=click.Choice(tuple(_MADE_OF)), required=False)
-@project_option
 @click.option("--compare", is_flag=True, help="call what only reads, and say how that differs from the document")
 def show_practice(
     session: "ServerSession", name: str, source: str | None, project: str | None, *, compare: bool
@@ -206,10 +200,7 @@ def show_practice(
     session.show(shown, _practice_fields, table=_LEFT_OUT if shown["left_out"] else None)
 
 
-@apis.command("test")
-@server_command
-@click.argument("name")
-@project_option
+@_command("test")
 @click.option("--operation", default="", help="one that only reads  [default: one that needs no arguments]")
 @click.option("--arguments", default="{}", metavar="JSON", help="of the operation")
 @click.option("--principal", default="", help="the user on whose behalf it is called")
@@ -224,10 +215,7 @@ def test_api(session: "ServerSession", name: str, project: str | None, arguments
     sys.exit(0 if result["ok"] else 1)
 
 
-@apis.command("changes")
-@server_command
-@click.argument("name")
-@project_option
+@_command("changes")
 @click.option("--refresh", is_flag=True, help="fetch the document again first")
 def show_changes(session: "ServerSession", name: str, project: str | None, refresh: bool) -> None:
     """List what has changed in an API's document, newest first."""
@@ -238,20 +226,14 @@ def show_changes(session: "ServerSession", name: str, project: str | None, refre
     session.show_list(f"/v1/apis/{name}/changes", _CHANGES, project=project)
 
 
-@apis.command("operations")
-@server_command
-@click.argument("name")
-@project_option
+@_command("operations")
 def list_operations(session: "ServerSession", name: str, project: str | None) -> None:
     """List the operations of an API, hidden ones too, and what is set for them."""
     session.show_list(f"/v1/apis/{name}/operations", _STATES, project=project)
 
 
-@apis.command("operation")
-@server_command
-@click.argument("name")
+@_command("operation")
 @click.argument("operation")
-@project_option
 @click.option("--rename", "name_", metavar="NAME", help="the name that the agent calls it by")
 @click.option("--describe", "description", metavar="TEXT", help="what the agent reads about it")
 @click.option("--hide/--show", "hidden", default=None, help="whether the agent cannot call it")
@@ -274,10 +256,7 @@ def change_operation(
     session.show(session.server.request("PATCH", path, body, project=project))
 
 
-@apis.command("remove")
-@server_command
-@click.argument("name")
-@project_option
+@_command("remove")
 def remove_api(session: "ServerSession", name: str, project: str | None) -> None:
     """Remove an API and its token."""
     session.confirm(session.server.request("DELETE", f"/v1/apis/{name}", project=project), f"removed {name}")

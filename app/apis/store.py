@@ -27,6 +27,7 @@ FAILED_OF_TASKS: Final = 100
 """The latest tasks of a project, which are looked through for failed calls."""
 _FAILED: Final = 20
 _CHANGES: Final = 100
+_IS_LISTING: Final = tables.Api.document["mcp"].as_string().is_not(None)
 _change = tables.ApiChange
 
 
@@ -76,10 +77,8 @@ async def put(  # noqa: PLR0913 - the columns of a row
     given: dict[str, Any] = {"source": source, "document": stored, "digest": digest, "server": server}
     given |= {"checked_at": func.clock_timestamp(), "check_failure": None}
     given |= sealed(session, token)
-    given |= {"secrets_for": secrets_for} if secrets_for is not UNSET else {}
-    given |= {"bind": bind} if bind is not UNSET else {}
-    given |= {"presentation": presentation} if presentation is not UNSET else {}
-    given |= {"practice": practice} if practice is not UNSET else {}
+    kept = {"secrets_for": secrets_for, "bind": bind, "presentation": presentation, "practice": practice}
+    given |= {name: each for name, each in kept.items() if each is not UNSET}
     await session.execute(
         insert(tables.Api)
         .values(project_id=project_id, name=name, **given)
@@ -97,15 +96,13 @@ async def find(session: AsyncSession, project_id: UUID, name: str, *, lock: bool
 async def documented(session: AsyncSession, project_id: UUID) -> set[str]:
     """The names of those that have an OpenAPI document. An MCP server has a listing."""
     api = tables.Api
-    is_listing = api.document["mcp"].as_string().is_not(None)
-    return set(await session.scalars(select(api.name).where(api.project_id == project_id, ~is_listing)))
+    return set(await session.scalars(select(api.name).where(api.project_id == project_id, ~_IS_LISTING)))
 
 
 async def is_documented(session: AsyncSession, project_id: UUID, name: str) -> bool:
     """Whether the project has an API of this name with an OpenAPI document."""
     api = tables.Api
-    is_listing = api.document["mcp"].as_string().is_not(None)
-    return bool(await session.scalar(select(~is_listing).where(api.project_id == project_id, api.name == name)))
+    return bool(await session.scalar(select(~_IS_LISTING).where(api.project_id == project_id, api.name == name)))
 
 
 def state_of(row: tables.Api) -> object:

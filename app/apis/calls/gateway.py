@@ -10,15 +10,13 @@ import msgspec
 
 from app.apis.approvals.gate import ApprovalGate, UnstableCallError
 from app.apis.calls.arguments import bind
-from app.apis.calls.http_call import GoingOut, HttpCaller
+from app.apis.calls.http_call import REDIRECTS, GoingOut, HttpCaller
 from app.apis.calls.live_calls import (
     AuthenticatedCaller,
     Caller,
     LiveCalls,
     Patience,
     RequestSecrets,
-    error_of,
-    is_unknown,
 )
 from app.apis.calls.recorded_calls import CallJournal, InDoubtError, KeptBytes, RecordedCalls
 from app.apis.calls.skill_guard import SkillGuard
@@ -33,7 +31,7 @@ from app.base.errors import HostError
 from app.base.secrets import SecretValues
 from app.base.telemetry import Attributes, Phase, phase, span
 from app.base.values import NOT_OPEN, Call, Json
-from app.sandbox.protocol import Answer, EnteredSkill
+from app.sandbox.protocol import Answer, EnteredSkill, RefusalError
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
 _NOTHING_DONE = (
@@ -214,10 +212,13 @@ class Gateway:
 
     def _error(self, done: Call, operation: Operation) -> HostError:
         """What a failed call raises. No other follows a change of which nobody knows whether it was made."""
-        error = error_of(done)
-        if is_unknown(done) and not operation.safe:
-            self.in_doubt = f"{operation.api}: {error.message}"
-        return error
+        kind, _, text = str(done.error).partition(": ")
+        if done.response is None:
+            return HostError(kind, text)
+        status = done.response.status  # of a call that failed without having been refused
+        if not operation.safe and (200 <= status < 300 or status in REDIRECTS):
+            self.in_doubt = f"{operation.api}: {text}"
+        return RefusalError(text, done.response)
 
     async def _recorded(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call | None:
         if not self._replayed:

@@ -21,7 +21,7 @@ import msgspec
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 
 from app.apis.calls.arguments import filled
-from app.apis.calls.http_call import REDIRECTS, HttpCaller, Sending, WireRequest
+from app.apis.calls.http_call import HttpCaller, Sending, WireRequest
 from app.apis.calls.recorded_calls import KeptBytes
 from app.apis.catalog import App, Operation
 from app.apis.credentials.credential import Credentials, SecretStore
@@ -329,15 +329,3 @@ class LiveCalls:
         value = answer.value
         masked = hidden.mask_bytes(value) if isinstance(value, bytes) else hidden.mask_value(value)
         return replace(answer, value=masked, headers=hidden.mask_value(answer.headers))
-
-
-def is_unknown(call: Call) -> bool:
-    """Whether a call has failed without having been refused: what it was to change may be changed or not."""
-    status = call.response.status if call.error is not None and call.response is not None else 0
-    return 200 <= status < 300 or status in REDIRECTS
-
-
-def error_of(call: Call) -> HostError:
-    """What a failed call raises."""
-    kind, _, text = str(call.error).partition(": ")
-    return HostError(kind, text) if call.response is None else RefusalError(text, call.response)

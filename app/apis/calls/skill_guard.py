@@ -11,11 +11,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import groupby
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
 from app.apis.catalog import Catalog, Operation
+from app.apis.presentation import OperationTraits
 from app.base.errors import HostError
 from app.base.secrets import MASK, SecretValues
 from app.base.untrusted import compiled
@@ -53,19 +54,6 @@ _NOTHING: Final = frozenset[str]()
 _PASSED_ON = ("link", "location", "etag", "operation-location", "x-")
 
 
-class CallableOperation(Protocol):
-    """An operation, as far as a manifest is concerned."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def safe(self) -> bool: ...
-    @property
-    def arguments(self) -> Iterable[str]: ...
-    @property
-    def required(self) -> Iterable[str]: ...
-
-
 class AllowedOperation(msgspec.Struct, frozen=True):
     """An operation of a manifest. None and "" permit anything: skills of earlier versions recorded no more."""
 
@@ -73,13 +61,13 @@ class AllowedOperation(msgspec.Struct, frozen=True):
     safe: bool = False
     arguments: dict[str, list[str]] | None = None  #: the origins of each argument, sorted
 
-    def fits(self, operation: CallableOperation) -> bool:
+    def fits(self, operation: Operation | OperationTraits) -> bool:
         """Whether the operation still is what it was, and takes the same arguments."""
         if self.arguments is None or not self.is_same(operation):
             return self.is_same(operation)
         return set(operation.required) <= self.arguments.keys() <= set(operation.arguments)
 
-    def is_same(self, operation: CallableOperation) -> bool:
+    def is_same(self, operation: Operation | OperationTraits) -> bool:
         """Whether the operation still does the same, as far as its method shows."""
         return not self.method or (self.method, self.safe) == (operation.method, operation.safe)
 
