@@ -108,10 +108,7 @@ class RecordedCalls:
     """The calls of one finished task, for one trial."""
 
     def __init__(
-        self,
-        calls: Sequence[Call],
-        is_read: Callable[[str], bool],
-        others: Mapping[CallKey, Call] | None = None,
+        self, calls: Sequence[Call], is_read: Callable[[str], bool], others: Mapping[CallKey, Call] | None = None
     ) -> None:
         """`is_read` says which "app.operation" changes nothing; `others` are reads of other tasks that always
         gave the same result.
