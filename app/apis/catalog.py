@@ -4,6 +4,7 @@ The built-in operations of every project are among them: look-ups in the documen
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -246,13 +247,14 @@ COMPLETE_TASK = _operation(
 
 SUPERVISOR = _app("supervisor", "The person you work for: ends the task.", COMPLETE_TASK)
 
+_look_up = partial(_operation, "api_docs")
+
 API_DOCS = _app(
     "api_docs",
     "Look up what the apps and their APIs do.",
-    _operation("api_docs", "show_app_descriptions", "list the apps", _PAGE, returns=_LISTED),
-    _operation("api_docs", "show_api_descriptions", "list the APIs of an app", _APP_NAME, _PAGE, returns=_LISTED),
-    _operation(
-        "api_docs",
+    _look_up("show_app_descriptions", "list the apps", _PAGE, returns=_LISTED),
+    _look_up("show_api_descriptions", "list the APIs of an app", _APP_NAME, _PAGE, returns=_LISTED),
+    _look_up(
         "show_api_doc",
         "everything about one API",
         _APP_NAME,
@@ -260,16 +262,8 @@ API_DOCS = _app(
         _PAGE,
         returns={"type": "object"},
     ),
-    _operation(
-        "api_docs",
-        "show_signatures",
-        "the APIs of an app, one line each",
-        _APP_NAME,
-        _PAGE,
-        returns=_TEXT,
-    ),
-    _operation(
-        "api_docs",
+    _look_up("show_signatures", "the APIs of an app, one line each", _APP_NAME, _PAGE, returns=_TEXT),
+    _look_up(
         "search",
         "find APIs by what they do",
         _argument("query", _TEXT),

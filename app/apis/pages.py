@@ -13,7 +13,6 @@ from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
-from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
@@ -102,16 +101,10 @@ class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
     without_trial: bool = False
 
     def request(self, file: str | None) -> ApiRequest:
-        document = file or self.document
-        return ApiRequest(
-            name=self.name,
-            url=self.url,
-            document=UNSET if document is None else document,
-            mcp=self.mcp,
-            server=self.server,
-            bearer_token=self.bearer_token or UNSET,
-            trial=False if self.without_trial else UNSET,
-        )
+        given = {name: each for name, each in msgspec.structs.asdict(self).items() if each}
+        given |= {"document": file} if file else {}
+        given |= {"trial": False} if given.pop("without_trial", False) else {}
+        return ApiRequest(**given)
 
 
 class ApiPages(Controller):
@@ -491,7 +484,7 @@ class PrincipalFields(msgspec.Struct, frozen=True):
     principal: Principal = ""
 
 
-class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
+class CredentialFields(PrincipalFields, frozen=True, kw_only=True):
     """Whatever was left empty is not sent."""
 
     value: str | None = None
@@ -500,7 +493,6 @@ class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str | None = None
     client_id: str | None = None
     client_secret: str | None = None
-    principal: Principal = ""
 
     def credential(self) -> Credential:
         """Raises InvalidError that names the field."""

@@ -27,6 +27,7 @@ _UNSEEN: Final[dict[str, Json]] = {
     "explore": None,
 }
 _WORDS: Final = frozenset({"title", "summary", "description"})
+_OF_APP: Final = ("digest", "description", "variables", "other_servers", "schemes", "security")
 
 
 class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -202,21 +203,8 @@ class OperationTraits(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, operation: Operation, fingerprint: str, key: str, shape: str) -> Self:
-        return cls(
-            operation.method,
-            operation.safe,
-            operation.risk,
-            fingerprint,
-            operation.arguments,
-            operation.required,
-            operation.repeatable,
-            key,
-            place_of(operation),
-            operation.former_names,
-            shape,
-            operation.approval,
-            operation.explore,
-        )
+        same = {name: getattr(operation, name) for name in cls.__struct_fields__ if hasattr(operation, name)}
+        return cls(**same, fingerprint=fingerprint, key=key, place=place_of(operation), shape=shape)
 
 
 class AppView(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,17 +258,12 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
         }
         names = {each.key: name for name, each in traits.items()}
         return cls(
-            digest=app.digest,
-            description=app.description,
+            **{name: getattr(app, name) for name in _OF_APP},
             base_url=app.server,
-            variables=app.variables,
-            other_servers=app.other_servers,
             servers=CalledServers.of(app),
             operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
             prompt_signatures=ListedApp.of(app).signatures,
             left_out=list(app.left_out),
-            schemes=app.schemes,
-            security=app.security,
             traits={name: traits[name] for name in app.operations},
             hidden=[OperationView.of(each, typed=app.typed) for each in app.hidden],
             hidden_traits={each.name: traits[each.name] for each in app.hidden},

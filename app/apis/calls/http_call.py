@@ -179,10 +179,10 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int
     location: str | None  # target of a redirect
-    content_type: str
-    headers: dict[str, str]  # those that agents may see
-    challenge: str  # the header WWW-Authenticate
-    body: bytes
+    content_type: str = ""
+    headers: dict[str, str] = {}  # those that agents may see
+    challenge: str = ""  # the header WWW-Authenticate
+    body: bytes = b""
     cut: str = ""  # why the end is missing, of an event stream
     remark: str = ""  # what the value does not show
 
@@ -355,7 +355,7 @@ class HttpCaller:
             if answer.status not in REDIRECTS or _is_result(request, answer):
                 return answer
             target, here = _target(url, answer)
-            if target is None or not (_repeats(request, answer) if here else _moves(request, url, target)):
+            if target is None or not _may_follow(request, answer, url, target, here=here):
                 raise _redirected(request, answer, url, target)
             url = url.copy_with(scheme=target.scheme, raw_path=target.raw_path)  # of the same server
             if (
@@ -452,24 +452,21 @@ def _target(url: httpx.URL, answer: ReadResponse) -> tuple[httpx.URL | None, boo
     return target, target is not None and answer.status != 303 and _differs_by_slash(url, target)
 
 
-def _repeats(request: WireRequest, answer: ReadResponse) -> bool:
-    """Whether the same request may be sent again, to the same address."""
-    return request.is_read or answer.status in (307, 308)
-
-
-def _moves(request: WireRequest, url: httpx.URL, target: httpx.URL) -> bool:
-    """Whether a request may lead to another address."""
+def _may_follow(
+    request: WireRequest, answer: ReadResponse, url: httpx.URL, target: httpx.URL, *, here: bool
+) -> bool:
+    """Whether the same request may be sent again, `here`, or another one to another address."""
+    if here:
+        return request.is_read or answer.status in (307, 308)
     return request.is_read and not request.approved and _same_server(url, target)
 
 
 def redirect_refusal(request: WireRequest, response: httpx.Response) -> RefusalError | None:
     """Why a request of a protocol on top of HTTP does not follow a redirect; None if it may: the same rule."""
     url, location = response.request.url, response.headers.get("location")
-    answer = ReadResponse(
-        status=response.status_code, location=location, content_type="", headers={}, challenge="", body=b""
-    )
+    answer = ReadResponse(status=response.status_code, location=location)
     target, here = _target(url, answer)
-    if target is not None and (_repeats(request, answer) if here else _moves(request, url, target)):
+    if target is not None and _may_follow(request, answer, url, target, here=here):
         return None
     return _redirected(request, answer, url, target)
 
