@@ -66,7 +66,7 @@ def present(app: App, presentation: Presentation) -> App:
     """The app under the names that its agent knows, with what people have set for its operations."""
     if presentation == AS_WRITTEN:
         return app
-    overrides = overrides_of(app, presentation)
+    overrides = _overrides_of(app, presentation)
     own = {key: each.name for key, each in overrides.items() if each.name}
     given = name_operations(app, presentation.naming, presentation.names)
     names = name_operations(app, presentation.naming, presentation.names | own) if own else given
@@ -93,7 +93,7 @@ def keep_names(app: App, presentation: Presentation, names: Mapping[str, str]) -
     """
     operations = list(app.operations.values())
     keys, known = keys_of(operations), known_names(names, operations)
-    own = {key: each.name for key, each in overrides_of(app, presentation).items() if each.name}
+    own = {key: each.name for key, each in _overrides_of(app, presentation).items() if each.name}
     free = {key: name for key, name in known.items() if key not in own and name not in own.values()}
     kept: dict[str, str] = {}
     while True:  # a name that is kept may set another one free
@@ -104,7 +104,7 @@ def keep_names(app: App, presentation: Presentation, names: Mapping[str, str]) -
         kept |= differing
 
 
-def overrides_of(app: App, presentation: Presentation) -> dict[str, OperationOverride]:
+def _overrides_of(app: App, presentation: Presentation) -> dict[str, OperationOverride]:
     """Those of the app's operations, by their keys now."""
     operations = [*app.operations.values(), *app.hidden]
     keys = keys_of(operations)
@@ -112,12 +112,6 @@ def overrides_of(app: App, presentation: Presentation) -> dict[str, OperationOve
     places = dict(zip(keys, map(place_of, operations), strict=True))
     found = {key: presentation.overrides.get(key) or moved.get(place) for key, place in places.items()}
     return {key: each for key, each in found.items() if each is not None}
-
-
-def gone(presentation: Presentation, app: App) -> dict[str, OperationOverride]:
-    """The overrides of operations that the document, as presented, no longer has, by key."""
-    there = overrides_of(app, presentation).values()
-    return {key: each for key, each in presentation.overrides.items() if each not in there}
 
 
 def _overridden(operation: Operation, override: OperationOverride) -> Operation:
@@ -257,6 +251,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             for key, each in zip(keys_of(every), every, strict=True)
         }
         names = {each.key: name for name, each in traits.items()}
+        there = _overrides_of(app, presentation)
         return cls(
             **{name: getattr(app, name) for name in _OF_APP},
             base_url=app.server,
@@ -267,8 +262,8 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             traits={name: traits[name] for name in app.operations},
             hidden=[OperationView.of(each, typed=app.typed) for each in app.hidden],
             hidden_traits={each.name: traits[each.name] for each in app.hidden},
-            overridden={names[key]: each for key, each in overrides_of(app, presentation).items()},
-            gone=list(gone(presentation, app)),
+            overridden={names[key]: each for key, each in there.items()},
+            gone=[key for key, each in presentation.overrides.items() if each not in there.values()],
             presentation=presentation,
         )
 

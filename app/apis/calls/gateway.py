@@ -91,8 +91,8 @@ class Gateway:
         recording: RecordedCalls | None = None,
         callers: Mapping[str, Caller] | None = None,
     ) -> None:
-        self._catalog = with_builtins(catalog)
-        self.look_ups = LookUps(self._catalog, instruction)
+        self.catalog = with_builtins(catalog)  # the project's apps, api_docs and supervisor
+        self.look_ups = LookUps(self.catalog, instruction)
         self._variables = variables
         self._journal = journal
         self._approvals = approvals
@@ -121,23 +121,18 @@ class Gateway:
 
     def names(self) -> dict[str, list[str]]:
         """What the sandbox's code may call of each app, the built-in operations included."""
-        return self._catalog.callables()
+        return self.catalog.callables()
 
     @property
     def unreachable(self) -> str | None:
         """Why a server could not be connected to, if one could not."""
         return self._live.unreachable
 
-    @property
-    def catalog(self) -> Catalog:
-        """The project's apps, api_docs and supervisor."""
-        return self._catalog
-
     def resume(self, calls: Sequence[Call]) -> None:
         """Go on after these calls, which earlier processes made for the rollout."""
         self.made = max((call.seq for call in calls), default=-1) + 1
         for call in calls:
-            if self._approvals is not None and not self._catalog.is_read(call.api):
+            if self._approvals is not None and not self.catalog.is_read(call.api):
                 self._approvals.note(call)
 
     def replay(self, calls: Sequence[Call], *, closed: bool = False) -> None:
@@ -258,9 +253,9 @@ class Gateway:
 
     async def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
-        app = self._catalog.apps.get(app_name)
+        app = self.catalog.apps.get(app_name)
         if app is None:
-            raise HostError("AttributeError", await asyncio.to_thread(unknown_app, self._catalog, app_name))
+            raise HostError("AttributeError", await asyncio.to_thread(unknown_app, self.catalog, app_name))
         operation = app.operations.get(name)
         if operation is None:
             raise HostError("AttributeError", await asyncio.to_thread(unknown_operation, app, name))
@@ -350,7 +345,7 @@ class Gateway:
             raise HostError("InDoubt", str(doubt)) from doubt
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
-        app, journal = self._catalog.apps[operation.app], self._journal
+        app, journal = self.catalog.apps[operation.app], self._journal
         going_out = GoingOut(None if journal is None or operation.repeatable else journal.sending)
         try:
             done = await self._live.make(call, app, operation, url, request, None if operation.safe else going_out)

@@ -55,21 +55,17 @@ class CallJournal(Protocol):
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
         """The recorded call, to be used instead of sending it; None to send it. Raises InDoubtError."""
-        ...
 
     async def sending(self) -> None:
         """Record the call that began, if it must not be repeated: its connection is open, and the request goes out
         right after. Raises if it must not.
         """
-        ...
 
     async def end(self, call: Call) -> None:
         """Record the call's result or error."""
-        ...
 
     async def abort(self) -> None:
         """The call that began will have no result. Undo its record if it was not sent."""
-        ...
 
 
 class KeptBytes:

@@ -43,18 +43,15 @@ class ApiProtocol(Protocol):
 
     def recognizes(self, document: Mapping[str, Json]) -> bool:
         """Whether the document is of this kind, in any version."""
-        ...
 
     def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
         """The app that a document describes. Raises ApiDocumentError with the problem and its place.
 
         `server` overrides the server in the document; `source` is what a relative server is relative to.
         """
-        ...
 
     def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         """The request of a call. Raises HostError, a ValidationError, for a value that cannot be encoded."""
-        ...
 
 
 class DocumentDeniedError(ApiDocumentError):
