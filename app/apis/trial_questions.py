@@ -120,15 +120,11 @@ def _chosen(app: App, credentials: frozenset[str]) -> Operation:
         raise InvalidError(
             f"operation: {app.name} has none that only reads and needs no arguments; name one, with `arguments`"
         )
-    return min(
-        fit,
-        key=lambda each: (
-            _protection(app, each, credentials),
-            each.method != "GET",
-            each.path.count("/"),
-            len(each.path),
-        ),
-    )
+
+    def rank(each: Operation) -> tuple[int, bool, int, int]:
+        return _protection(app, each, credentials), each.method != "GET", each.path.count("/"), len(each.path)
+
+    return min(fit, key=rank)
 
 
 def _protection(app: App, operation: Operation, credentials: frozenset[str]) -> int:

@@ -35,8 +35,6 @@ _ANEW: dict[str, Any] = {
     "owner": None,
     "lease_until": None,
 }
-
-
 _IS_ON = _trial.state != TrialState.OFF
 
 
@@ -130,11 +128,7 @@ async def look(session: AsyncSession, model: str, pause: float) -> None:
     seconds ago, unless it could not be tried for want of credentials.
     """
     now = _present(model).subquery()
-    other = and_(
-        _trial.finished_at < from_now(-pause),
-        _IS_ON,
-        _trial.inputs.is_distinct_from(now.c.inputs),
-    )
+    other = and_(_trial.finished_at < from_now(-pause), _IS_ON, _trial.inputs.is_distinct_from(now.c.inputs))
     connected = and_(
         _trial.finished_at.is_not(None),
         _trial.state == TrialState.NOT_TRIED,
@@ -148,9 +142,7 @@ async def look(session: AsyncSession, model: str, pause: float) -> None:
     )
     queued = insert(_trial).from_select(["api_id", "project_id"], due)
     again = {**_ANEW, "next_at": func.clock_timestamp()}
-    still = and_(
-        _IS_ON, _trial.finished_at.is_not(None)
-    )  # others may have switched it off, or begun it, meanwhile
+    still = and_(_IS_ON, _trial.finished_at.is_not(None))  # others may have switched it off, or begun it
     await session.execute(queued.on_conflict_do_update(index_elements=["api_id"], set_=again, where=still))
 
 
