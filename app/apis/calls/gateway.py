@@ -62,12 +62,11 @@ class Gateway:
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `read_only` permits only safe operations that need no approval, `is_open` says which others do not end the
     rollout, or fail once it has changed something, `approvals` decides which calls wait for a person,
-    `may_end_idle` whether the first turn may complete the task without a call or an answer, and `max_calls` limits
-    the calls sent. Safe calls are repeated after a
-    `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and one that it cannot
-    answer is in doubt. Look-ups and the completion of the task are answered here: they are neither counted nor
-    recorded. `secrets` collects what must not be stored in the clear. `callers` are the senders of protocols that
-    are not plain HTTP.
+    `may_end_idle` whether the first turn may complete the task without a call or an answer, and `max_calls`
+    limits the calls sent. Safe calls are repeated after a `Retry-After` that ends within `patience` seconds.
+    With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and the completion of
+    the task are answered here: they are neither counted nor recorded. `secrets` collects what must not be
+    stored in the clear. `callers` are the senders of protocols that are not plain HTTP.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -210,7 +209,7 @@ class Gateway:
         kind, _, text = str(done.error).partition(": ")
         if done.response is None:
             return HostError(kind, text)
-        status = done.response.status  # of a call that failed without having been refused
+        status = done.response.status  # a success or a redirect did not refuse the call, though it failed
         if not operation.safe and (200 <= status < 300 or status in REDIRECTS):
             self.in_doubt = f"{operation.api}: {text}"
         return RefusalError(text, done.response)

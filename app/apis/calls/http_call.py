@@ -283,10 +283,7 @@ def _json(answer: ReadResponse) -> Json:
 def _cleaned(answer: ReadResponse, clean: Callable[[str], str]) -> tuple[str, str]:
     """The body without secrets, and its beginning on one line: truncated before, half a secret could stay."""
     charset = _charset(answer)
-    whole, head = (
-        answer.body.decode(charset, "replace"),
-        answer.body[: 4 * _ERROR_CHARS].decode(charset, "replace"),
-    )
+    whole, head = (part.decode(charset, "replace") for part in (answer.body, answer.body[: 4 * _ERROR_CHARS]))
     cleaned = clean(whole)
     text = " ".join((head if cleaned == whole else cleaned[: 4 * _ERROR_CHARS]).split())
     return cleaned, text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."

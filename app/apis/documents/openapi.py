@@ -56,6 +56,58 @@ _ADDRESS: Final = re.compile(r"(https?|\{\w+\})://[^/]")
 _NOTHING_TO_CALL: Final = "the document has no operations under `paths`, so there is nothing to call"
 
 
+class OpenApi:
+    """Fulfils `ApiProtocol`."""
+
+    def recognizes(self, document: Mapping[str, Json]) -> bool:
+        return "openapi" in document or "swagger" in document
+
+    def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+        digest = hashlib.sha256(to_json_text(document)).hexdigest()
+        _check_version(document)
+        if "swagger" in document:
+            document = as_openapi(document, source)
+        references = References(document)
+        base, variables = _document_server(document, source)
+        defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
+        parsed, left_out = operations(name, document, references, defaults)
+        if not parsed:
+            raise ApiDocumentError(left_out[0].reason if left_out else _NOTHING_TO_CALL)
+        if server is not None:
+            base = server
+            parsed = {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()}
+        if not _ADDRESS.match(base):
+            reason = "which is not an http(s) address; give the server's URL with it"
+            raise ApiDocumentError(f"the document is served from {base!r}, {reason}")
+        info = document.get("info")
+        about = info if isinstance(info, Mapping) else {}
+        return App(
+            name=name,
+            description=str(about.get("description") or about.get("title") or "").strip(),
+            server=base.rstrip("/"),
+            variables=defaults,
+            other_servers=tuple(_other_servers(document, source)) if server is None else (),
+            choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
+            operations={
+                key: each
+                if each.server is None
+                else msgspec.structs.replace(each, server=_absolute(each.server, base))
+                for key, each in parsed.items()
+            },
+            left_out=tuple(left_out),
+            schemes=security_schemes(document, references),
+            security=security(document, references, "security"),
+            source=source,
+            digest=digest,
+        )
+
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
+        return encode(operation, arguments)
+
+
+OPENAPI = OpenApi()
+
+
 class Parameters(NamedTuple):
     """Those that can be sent, and why others cannot; and the one value of the header `Accept`, "" without one."""
 
@@ -359,60 +411,6 @@ def _server(node: Mapping[str, Json], references: References, defaults: Mapping[
 def _text(node: Mapping[str, Json], name: str) -> str:
     value = node.get(name)
     return value.strip() if isinstance(value, str) else ""
-
-
-class OpenApi:
-    """Fulfils `ApiProtocol`."""
-
-    def recognizes(self, document: Mapping[str, Json]) -> bool:
-        return "openapi" in document or "swagger" in document
-
-    def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
-        digest = hashlib.sha256(to_json_text(document)).hexdigest()
-        _check_version(document)
-        if "swagger" in document:
-            document = as_openapi(document, source)
-        references = References(document)
-        base, variables = _document_server(document, source)
-        defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
-        parsed, left_out = operations(name, document, references, defaults)
-        if not parsed:
-            raise ApiDocumentError(left_out[0].reason if left_out else _NOTHING_TO_CALL)
-        if server is not None:
-            base, parsed = (
-                server,
-                {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()},
-            )
-        if not _ADDRESS.match(base):
-            reason = "which is not an http(s) address; give the server's URL with it"
-            raise ApiDocumentError(f"the document is served from {base!r}, {reason}")
-        info = document.get("info")
-        about = info if isinstance(info, Mapping) else {}
-        return App(
-            name=name,
-            description=str(about.get("description") or about.get("title") or "").strip(),
-            server=base.rstrip("/"),
-            variables=defaults,
-            other_servers=tuple(_other_servers(document, source)) if server is None else (),
-            choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
-            operations={
-                key: each
-                if each.server is None
-                else msgspec.structs.replace(each, server=_absolute(each.server, base))
-                for key, each in parsed.items()
-            },
-            left_out=tuple(left_out),
-            schemes=security_schemes(document, references),
-            security=security(document, references, "security"),
-            source=source,
-            digest=digest,
-        )
-
-    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
-        return encode(operation, arguments)
-
-
-OPENAPI = OpenApi()
 
 
 def _check_version(document: Mapping[str, Json]) -> None:
