@@ -10,7 +10,7 @@ from app.base.errors import InvalidError
 from app.cli import main
 from tests.support.small_adapter_build import small_model
 from trainer.worlds.base_adapter.bootstrap import new_recipe
-from trainer.worlds.base_adapter.demonstrations import plan_files
+from trainer.worlds.base_adapter.training import plan_files
 from trainer.worlds.recipes import (
     MIX,
     AdapterRecipe,

@@ -1,13 +1,16 @@
-"""The training of an adapter: its samples on disk, its learning curve, and the segments between two points of it.
+"""The training of an adapter: its demonstrations and samples on disk, its learning curve, and the segments between
+two points of it.
 
 A segment runs on one or several processes. Between segments no model is loaded, so an exam has the memory for
 itself. A segment that was killed is repeated from its checkpoint.
 """
 
+import asyncio
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -15,12 +18,15 @@ from typing import cast
 
 import msgspec
 import torch
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from app.base.processes import exit_with_parent
+from app.base.settings import Settings
 from app.engine.memory import MemoryNeed, check_fits, memory_available, trained_needs
 from app.engine.tokenizer import ChatTokenizer
 from trainer.atomic_write import write_atomically
+from trainer.environment import Split
 from trainer.evaluation.metrics import PolicyMetrics
 from trainer.learning import distributed
 from trainer.learning.adapter import publish, with_lora
@@ -28,8 +34,74 @@ from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import LearnerLostError, ProcessGroup, Rank, Rendezvous
 from trainer.learning.model import ACTIVATION_BYTES, DtypeName, base_dtype, describe, load_model, sampled_logprobs
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
+from trainer.sft.chats import read_records
+from trainer.sft.collection import CollectionSettings, ExpertAccess, collect
 from trainer.sft.samples import build_samples
-from trainer.worlds.base_adapter.demonstrations import DemonstrationFile, read_demonstrations
+from trainer.worlds.recipes import AdapterRecipe, MixPart, divide_scenarios
+
+_AT_ONCE = 4  # chains of a process
+_CHUNK = 25  # scenarios of a file: what a kill can cost each process, at most
+_STRIDE = 100_000  # between the seeds of two parts of the mix
+
+
+class DemonstrationFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Scenarios of one part of the mix, and where their demonstrations go."""
+
+    path: Path
+    part: MixPart
+    split: Split
+    seed: int
+    scenarios: int
+
+
+def plan_files(recipe: AdapterRecipe, work: Path, split: Split) -> list[DemonstrationFile]:
+    """The files of a split: "train", or "validation" for the held-out loss."""
+    total = recipe.scenarios if split == "train" else recipe.held_out_scenarios
+    counts = divide_scenarios(total, recipe.mix)
+    return [
+        DemonstrationFile(
+            path=work / f"demonstrations-{split}" / f"{part.name}-{number:04}.jsonl",
+            part=part,
+            split=split,
+            seed=(recipe.seed * len(recipe.mix) + place) * _STRIDE + number,
+            scenarios=min(_CHUNK, count - number * _CHUNK),
+        )
+        for place, (part, count) in enumerate(zip(recipe.mix, counts, strict=True))
+        for number in range(-(-count // _CHUNK))
+    ]
+
+
+def collect_files(files: list[DemonstrationFile], profile: str, settings: Settings, processes: int) -> None:
+    """Collect those files that are missing. Only demonstrations that were executed and judged right are kept."""
+    missing = [each for each in files if not each.path.exists()]
+    total = sum(each.scenarios for each in files)
+    done = total - sum(each.scenarios for each in missing)
+    with (
+        ProcessPoolExecutor(
+            processes, get_context("spawn"), initializer=exit_with_parent, initargs=(os.getpid(),)
+        ) as pool,
+        tqdm(total=total, initial=done, desc="demonstrations", unit="scenario") as bar,
+    ):
+        jobs = [pool.submit(_collect, each, profile, settings) for each in missing]
+        try:
+            for file, job in zip(missing, jobs, strict=True):
+                job.result()
+                bar.update(file.scenarios)
+        finally:  # after a failure the others need not be begun
+            pool.shutdown(cancel_futures=True)
+
+
+def _collect(file: DemonstrationFile, profile: str, settings: Settings) -> None:
+    wanted = CollectionSettings(
+        expert=file.part.expert,
+        environment=file.part.environment,
+        split=file.split,
+        scenarios=file.scenarios,
+        seed=file.seed,
+        keep="task",
+        profile=profile,
+    )
+    asyncio.run(collect(wanted, ExpertAccess(at_once=_AT_ONCE), settings, file.path, lambda _: None))
 
 
 class TrainingSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,23 +111,15 @@ class TrainingSet(msgspec.Struct, frozen=True, kw_only=True):
     demonstrations: dict[str, int]  # by part of the mix
     dropped: dict[str, int]  # by reason
 
-    @property
-    def tokens(self) -> int:
-        return sum(len(sample.ids) for sample in self.samples)
-
-    @property
-    def learned_tokens(self) -> int:
-        return sum(sum(sample.sampled) for sample in self.samples)
-
 
 def write_training_set(files: list[DemonstrationFile], tokenizer: ChatTokenizer, path: Path) -> None:
-    """Tokenize the demonstrations, unless that was done. Raises InvalidError where none fits the model."""
-    if path.exists():
-        return
+    """Tokenize the demonstrations. Raises InvalidError where none fits the model."""
     counts = Counter[str]()
     for file in files:
         counts[file.part.name] += file.path.read_bytes().count(b"\n")
-    built = build_samples(read_demonstrations(files), tokenizer)
+    written = [each.path for each in files if each.path.stat().st_size]  # else the expert failed in its few tasks
+    records = [record for path in written for record in read_records(path)]
+    built = build_samples(records, tokenizer)
     whole = TrainingSet(samples=built.samples, demonstrations=dict(counts), dropped=built.dropped)
     write_atomically(msgspec.msgpack.encode(whole), path)
 
@@ -129,10 +193,6 @@ def point_at(
         adapter=adapter,
         device=device,
     )
-
-
-def _line(record: StepRecord) -> bytes:
-    return msgspec.json.encode(record) + b"\n"
 
 
 class SftSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,3 +352,7 @@ def _record(step: SftStep, cpu_seconds: float) -> StepRecord:
         cpu_seconds=cpu_seconds,
         loss=step.loss,
     )
+
+
+def _line(record: StepRecord) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
