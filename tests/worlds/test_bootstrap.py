@@ -21,9 +21,8 @@ from app.engine.tokenizer import ChatTokenizer
 from trainer.engines.servers import engine_process
 from trainer.evaluation.metrics import PolicyMetrics
 from trainer.worlds.recipes import Recipe
-from trainer.worlds.seed_policy.bootstrap import SeedPlan, bootstrap, prepare, teach
-from trainer.worlds.seed_policy.demonstrations import make_chunks
-from trainer.worlds.seed_policy.samples import load_samples
+from trainer.worlds.seed_policy.bootstrap import SeedPlan, bootstrap, make_chunks, prepare, teach
+from trainer.worlds.seed_policy.pretrain import load_samples
 
 TINY = Recipe(hidden=32, heads=1, layers=1, mlp=32, drills=300, drill_steps=2, steps=3, tokens=2048)
 

@@ -1,6 +1,6 @@
 """Demonstrations are real rollouts of the expert: only successes are kept, and chains pass skills on."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -9,14 +9,14 @@ import pytest
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environment import Scenario
+from trainer.learning.batch import Sample
 from trainer.worlds.office.environment import OfficeEnvironment
 from trainer.worlds.office.expert import Faults
 from trainer.worlds.office.rollouts import ScriptRunner, demonstrate, distractors
 from trainer.worlds.office.scenarios import place_at, site_of, templates_of
 from trainer.worlds.recipes import MAX_LENGTH, Recipe
-from trainer.worlds.seed_policy.bootstrap import prepare
-from trainer.worlds.seed_policy.demonstrations import Demonstrations, Demonstrator
-from trainer.worlds.seed_policy.samples import load_samples, save_samples
+from trainer.worlds.seed_policy.bootstrap import CROWDING, FAULTS, demonstrated_samples, prepare
+from trainer.worlds.seed_policy.pretrain import load_samples, save_samples
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +27,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 
 
 @pytest.fixture(scope="module")
-async def classroom_sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox() as sandbox:
-        yield sandbox
+def classroom(tokenizer: ChatTokenizer, sandbox: ForkedSandbox) -> ScriptRunner:
+    return ScriptRunner(OfficeEnvironment(), tokenizer, sandbox, crowding=CROWDING)
 
 
 @pytest.fixture(scope="module")
-def classroom(tokenizer: ChatTokenizer, classroom_sandbox: ForkedSandbox) -> Demonstrator:
-    return Demonstrator(tokenizer, classroom_sandbox)
-
-
-@pytest.fixture(scope="module")
-async def kept(classroom: Demonstrator) -> Demonstrations:
-    return await classroom.demonstrate(scenarios(), seed=1)
+async def kept(classroom: ScriptRunner) -> list[Sample]:
+    return await demonstrated_samples(classroom, scenarios(), FAULTS, seed=1)
 
 
 def scenarios(count: int = 20) -> Sequence[Scenario]:
@@ -47,26 +41,24 @@ def scenarios(count: int = 20) -> Sequence[Scenario]:
 
 
 @pytest.fixture(scope="module")
-def texts(kept: Demonstrations, tokenizer: ChatTokenizer) -> list[str]:
-    return [tokenizer.decode(sample.ids) for sample in kept.samples]
+def texts(kept: list[Sample], tokenizer: ChatTokenizer) -> list[str]:
+    return [tokenizer.decode(sample.ids) for sample in kept]
 
 
-async def test_nearly_all_demonstrations_succeed_and_fit_the_policy(kept: Demonstrations) -> None:
-    assert kept.tried == 60
-    assert len(kept.samples) >= 57
-    assert max(len(sample.ids) for sample in kept.samples) < MAX_LENGTH
+async def test_nearly_all_demonstrations_succeed_and_fit_the_policy(kept: list[Sample]) -> None:
+    assert len(kept) >= 57
+    assert max(len(sample.ids) for sample in kept) < MAX_LENGTH
 
 
-async def test_only_successes_are_kept(classroom: Demonstrator) -> None:
+async def test_only_successes_are_kept(classroom: ScriptRunner) -> None:
     """An expert who believes to be at another site finds no operation that it knows."""
     (here,), (there,) = (OfficeEnvironment(site=site).scenarios("train", 1, seed=3) for site in (5, 6))
     astray = Scenario(here.id, here.template, here.seed, (here.tasks[0], *there.tasks[1:]))
-    kept = await classroom.demonstrate([astray], seed=0)
-    assert (len(kept.samples), kept.tried) == (1, 3)
+    assert len(await demonstrated_samples(classroom, [astray], FAULTS, seed=0)) == 1
 
 
-async def test_only_the_experts_tokens_are_trained_on(kept: Demonstrations, tokenizer: ChatTokenizer) -> None:
-    for sample in kept.samples:
+async def test_only_the_experts_tokens_are_trained_on(kept: list[Sample], tokenizer: ChatTokenizer) -> None:
+    for sample in kept:
         said = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if own])
         heard = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if not own])
         assert said.endswith(")\n```<|end|>")
@@ -76,11 +68,11 @@ async def test_only_the_experts_tokens_are_trained_on(kept: Demonstrations, toke
 
 
 async def test_the_same_seed_gives_the_same_samples_and_another_gives_others(
-    classroom: Demonstrator, kept: Demonstrations
+    classroom: ScriptRunner, kept: list[Sample]
 ) -> None:
-    again = await classroom.demonstrate(scenarios(), seed=1)
-    assert again.samples == kept.samples
-    assert (await classroom.demonstrate(scenarios(), seed=2)).samples != kept.samples
+    once, other = [await demonstrated_samples(classroom, scenarios(), FAULTS, seed) for seed in (1, 2)]
+    assert once == kept
+    assert other != kept
 
 
 async def test_a_chain_uses_in_its_second_task_what_it_wrote_in_its_first(
@@ -124,10 +116,8 @@ def test_distractors_are_never_of_held_out_templates() -> None:
     assert seen <= taught
 
 
-async def test_a_certain_fault_occurs_in_every_task(
-    classroom_sandbox: ForkedSandbox, tokenizer: ChatTokenizer
-) -> None:
-    runner = ScriptRunner(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=classroom_sandbox)
+async def test_a_certain_fault_occurs_in_every_task(sandbox: ForkedSandbox, tokenizer: ChatTokenizer) -> None:
+    runner = ScriptRunner(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=sandbox)
     ignoring = await demonstrate(runner, scenarios(3), Faults(ignore=1.0), seed=1)
     inline = await demonstrate(runner, scenarios(3), Faults(inline=1.0), seed=1)
     assert [len(each.trajectory.offered) for each in ignoring] == [0, 1, 1] * 3
@@ -138,13 +128,13 @@ async def test_a_certain_fault_occurs_in_every_task(
 
 
 async def test_withheld_skills_are_not_offered_and_crowded_ones_are_among_others(
-    classroom_sandbox: ForkedSandbox, tokenizer: ChatTokenizer
+    sandbox: ForkedSandbox, tokenizer: ChatTokenizer
 ) -> None:
     def runner(crowding: float, withheld: float) -> ScriptRunner:
         return ScriptRunner(
             environment=OfficeEnvironment(),
             tokenizer=tokenizer,
-            sandbox=classroom_sandbox,
+            sandbox=sandbox,
             crowding=crowding,
             withheld=withheld,
         )
@@ -157,10 +147,10 @@ async def test_withheld_skills_are_not_offered_and_crowded_ones_are_among_others
     assert [len(list(each.trajectory.used())) for each in crowded] == [0, 1, 1] * 3
 
 
-def test_samples_are_the_same_after_a_round_trip_to_disk(kept: Demonstrations, tmp_path: Path) -> None:
-    save_samples(kept.samples[:5], tmp_path / "a.npz")
-    save_samples(kept.samples[5:], tmp_path / "b.npz")
-    assert load_samples([tmp_path / "a.npz", tmp_path / "b.npz"]) == kept.samples
+def test_samples_are_the_same_after_a_round_trip_to_disk(kept: list[Sample], tmp_path: Path) -> None:
+    save_samples(kept[:5], tmp_path / "a.npz")
+    save_samples(kept[5:], tmp_path / "b.npz")
+    assert load_samples([tmp_path / "a.npz", tmp_path / "b.npz"]) == kept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
 

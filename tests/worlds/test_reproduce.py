@@ -32,7 +32,7 @@ from trainer.worlds.reproduce.plan import (
 from trainer.worlds.reproduce.run import Experiment, TrialError
 from trainer.worlds.reproduce.start import experiment_settings, make_start
 from trainer.worlds.reproduce.trial import RowResults, TrialResult, TrialRunner, results_file, trial_file
-from trainer.worlds.seed_policy.samples import load_samples
+from trainer.worlds.seed_policy.pretrain import load_samples
 
 PLAN = ExperimentPlan()
 FIRST_STEP = "learner-00001.checkpoint"

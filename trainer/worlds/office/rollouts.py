@@ -10,10 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated
 from uuid import UUID
-
-import msgspec
 
 from app.agent.prompts import Compact, Profile
 from app.agent.rollout import Agent, RolloutLimits
@@ -23,7 +20,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
-from trainer.lessons.experts import ExpertEngine
+from trainer.lessons.experts import ExpertEngine, Part
 from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext, Mix
 from trainer.rollouts.groups import crowded
 from trainer.worlds.office import solution
@@ -32,68 +29,26 @@ from trainer.worlds.office.environment import OfficeEnvironment
 from trainer.worlds.office.expert import ExpertScript, Faults
 from trainer.worlds.office.scenarios import Template, place_at, site_of, templates_of
 
-_NEAR = 0.7  # the share that differs from the task's template in one respect only
-
-
-def distractors(own: Template, site: Site, rng: Random, count: int) -> list[Offer]:
-    """Correct solutions, at this site, of other templates of the train split, all different."""
-    others = [template for template in templates_of("train") if template != own]
-    near = [template for template in others if _shared(template, own) == 2]
-    chosen: list[Template] = []
-    while len(chosen) < count:
-        template = rng.choice(near if near and rng.random() < _NEAR else others)
-        if template not in chosen:
-            chosen.append(template)
-    return [_offer(template, site, rng) for template in chosen]
-
-
-def crowd_around(scenario: Scenario) -> Mix:
-    """Two of them beside what each task of the scenario is offered, as far as three offers leave room."""
-    kind, site = place_at(scenario.tasks[0]).kind, site_of(scenario)
-
-    def mix(position: int, found: list[Offer]) -> list[Offer]:
-        rng = Random(f"crowd {scenario.id} {position}")
-        return crowded(found, distractors(kind, site, rng, 2), 3, rng)
-
-    return mix
-
-
-def _shared(one: Template, other: Template) -> int:
-    return (one.app == other.app) + (one.verb == other.verb) + (one.selector == other.selector)
-
-
-def _offer(template: Template, site: Site, rng: Random) -> Offer:
-    return Offer(
-        skill_id=UUID(int=rng.getrandbits(128)),
-        name=template.function,
-        version=1,
-        signature=solution.signature(template),
-        source=solution.function(template, site),
-        instruction=rng.choice(template.phrasings).format(value=rng.choice(template.values)),
-    )
-
-
 LIMITS = RolloutLimits(turns=8)
 _AT_ONCE = 16
+_NEAR = 0.7  # the share that differs from the task's template in one respect only
 _OFFERED = 3
-
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @asynccontextmanager
 async def load_expert(  # noqa: PLR0913 - the options of the plug-in
     context: ExpertContext,
     *,
-    unprepared: Share = 0.0,
-    page: Share = 0.0,
-    synonym: Share = 0.0,
-    glance: Share = 0.0,
-    inline: Share = 0.0,
-    ignore: Share = 0.0,
-    trust: Share = 0.0,
-    notes: Share = 0.0,
-    crowded: Share = 0.0,
-    withheld: Share = 0.0,
+    unprepared: Part = 0.0,
+    page: Part = 0.0,
+    synonym: Part = 0.0,
+    glance: Part = 0.0,
+    inline: Part = 0.0,
+    ignore: Part = 0.0,
+    trust: Part = 0.0,
+    notes: Part = 0.0,
+    crowded: Part = 0.0,
+    withheld: Part = 0.0,
 ) -> AsyncIterator["ScriptedExpert"]:
     """The plug-in `scripted`. `crowded` is the share of tasks that are also offered skills that do not fit,
     `withheld` of those whose own skills are not offered; the others are the probabilities in `Faults`.
@@ -115,17 +70,17 @@ async def load_expert(  # noqa: PLR0913 - the options of the plug-in
         trust=trust,
     )
     runner = ScriptRunner(
-        environment=context.environment,
-        tokenizer=context.tokenizer,
-        sandbox=context.sandbox,
-        profile=context.profile,
+        context.environment,
+        context.tokenizer,
+        context.sandbox,
+        context.profile,
         crowding=crowded,
         withheld=withheld,
     )
     yield ScriptedExpert(runner, faults, context.seed)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScriptRunner:
     """Runs the script in real rollouts, recorded in a tokenizer and a profile."""
 
@@ -133,8 +88,8 @@ class ScriptRunner:
     tokenizer: ChatTokenizer
     sandbox: Sandbox
     profile: Profile = Compact()  # noqa: RUF009 - frozen
-    crowding: float = 0.0  # share of tasks that are also offered skills that do not fit, as from a grown library
-    withheld: float = 0.0  # share of tasks that are not offered the skills of their own scenario
+    crowding: float = 0.0  # the shares as in `load_expert`
+    withheld: float = 0.0
 
     async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Episode]:
         """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left."""
@@ -182,6 +137,44 @@ async def demonstrate(
             return await runner.play(scenario, faults, _random(seed, scenario))
 
     return [each for chain in await asyncio.gather(*map(chain, scenarios)) for each in chain]
+
+
+def crowd_around(scenario: Scenario) -> Mix:
+    """Two of them beside what each task of the scenario is offered, as far as three offers leave room."""
+    kind, site = place_at(scenario.tasks[0]).kind, site_of(scenario)
+
+    def mix(position: int, found: list[Offer]) -> list[Offer]:
+        rng = Random(f"crowd {scenario.id} {position}")
+        return crowded(found, distractors(kind, site, rng, 2), 3, rng)
+
+    return mix
+
+
+def distractors(own: Template, site: Site, rng: Random, count: int) -> list[Offer]:
+    """Correct solutions, at this site, of other templates of the train split, all different."""
+    others = [template for template in templates_of("train") if template != own]
+    near = [template for template in others if _shared(template, own) == 2]
+    chosen: list[Template] = []
+    while len(chosen) < count:
+        template = rng.choice(near if near and rng.random() < _NEAR else others)
+        if template not in chosen:
+            chosen.append(template)
+    return [_offer(template, site, rng) for template in chosen]
+
+
+def _shared(one: Template, other: Template) -> int:
+    return (one.app == other.app) + (one.verb == other.verb) + (one.selector == other.selector)
+
+
+def _offer(template: Template, site: Site, rng: Random) -> Offer:
+    return Offer(
+        skill_id=UUID(int=rng.getrandbits(128)),
+        name=template.function,
+        version=1,
+        signature=solution.signature(template),
+        source=solution.function(template, site),
+        instruction=rng.choice(template.phrasings).format(value=rng.choice(template.values)),
+    )
 
 
 def _random(seed: int, scenario: Scenario) -> Random:

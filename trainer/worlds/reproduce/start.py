@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from app.agent.prompts import Compact, adapter_profile, choose_profile
+from app.agent.prompts import adapter_profile, choose_profile
 from app.base.errors import InvalidError
 from app.base.model_catalog import SEED, find_model
 from app.base.settings import Settings
@@ -20,13 +20,14 @@ from app.releases.bundled_adapter import BundledAdapter
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environment import open_environment
 from trainer.learning.adapter import check_adapter
-from trainer.learning.batch import Sample, samples_of
+from trainer.learning.batch import Sample
 from trainer.learning.model import pick_device
 from trainer.learning.supervised import SftStep
 from trainer.runs.sft import SftSpec, train_sft
-from trainer.worlds.office.rollouts import ScriptRunner, demonstrate
+from trainer.worlds.office.rollouts import ScriptRunner
 from trainer.worlds.reproduce.plan import ExperimentPlan
-from trainer.worlds.seed_policy.samples import load_samples, save_samples
+from trainer.worlds.seed_policy.bootstrap import demonstrated_samples
+from trainer.worlds.seed_policy.pretrain import load_samples, save_samples
 
 
 def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
@@ -120,15 +121,8 @@ async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) 
         environment = open_environment(plan.environment)
         tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
         async with ForkedSandbox() as sandbox:
-            runner = ScriptRunner(
-                environment=environment,
-                tokenizer=tokenizer,
-                sandbox=sandbox,
-                profile=Compact(),
-                crowding=plan.crowded,
-            )
+            runner = ScriptRunner(environment, tokenizer, sandbox, crowding=plan.crowded)
             scenarios = environment.scenarios("train", plan.demonstrated, _SEED)
-            outcomes = await demonstrate(runner, scenarios, plan.faults, _SEED)
-        solved = [each.trajectory for each in outcomes if each.verdict.success]
-        save_samples([sample for each in solved for sample in samples_of(each)], path)
+            samples = await demonstrated_samples(runner, scenarios, plan.faults, _SEED)
+        save_samples(samples, path)
     return load_samples([path])

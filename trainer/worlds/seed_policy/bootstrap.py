@@ -1,12 +1,18 @@
 """Build the seed policy from scratch: tokenizer, demonstrations, training, directory, evaluation, card.
 
 Every stage but the evaluation leaves its result in the work directory and is skipped if the result exists, so
-an interrupted build resumes, and a stage may run on another machine.
+an interrupted build resumes, and a stage may run on another machine. Demonstrations are rollouts of the scripted
+expert, kept if every check passed: one file per chunk of scenarios, written by several processes and never twice.
 """
 
 import asyncio
 import json
+import os
 import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -16,31 +22,39 @@ from tqdm import tqdm
 from app.agent.prompts import Compact
 from app.agent.rollout import Agent
 from app.base.errors import InvalidError
+from app.base.processes import exit_with_parent
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.engines.servers import engine_process
+from trainer.environment import Scenario
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.metrics import PolicyMetrics, measure, metrics_table
+from trainer.learning.batch import Sample, samples_of
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.worlds.office.apps import operation_names
 from trainer.worlds.office.environment import OfficeEnvironment
-from trainer.worlds.office.expert import vocabulary
+from trainer.worlds.office.expert import Faults, vocabulary
+from trainer.worlds.office.rollouts import LIMITS, ScriptRunner, demonstrate
 from trainer.worlds.office.scenarios import TEMPLATES
 from trainer.worlds.recipes import MAX_LENGTH, Recipe, claim_directory
-from trainer.worlds.seed_policy.demonstrations import CHUNK, LIMITS, chunk_files, make_chunks
 from trainer.worlds.seed_policy.pretrain import (
     TrainingCost,
     as_llama,
     is_trained,
+    load_samples,
     new_model,
     read_record,
+    save_samples,
     train,
     write_drill_words,
 )
-from trainer.worlds.seed_policy.samples import load_samples
 from trainer.worlds.seed_policy.tokenizer import PIECES, build_tokenizer, save_tokenizer
 
+CROWDING = 0.6
+FAULTS = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.02, ignore=0.02)
+_CHUNK = 100  # scenarios
+_TEST_SEED = 7
 _TEXT = """---
 license: apache-2.0
 library_name: transformers
@@ -71,30 +85,6 @@ Intervals are 95 %, by bootstrap over scenarios. TGC: tasks solved. SGC: scenari
 """
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """How the policy was built."""
-
-    command: str
-    training: TrainingCost
-    demonstrations: int
-    recipe: Recipe
-
-
-def card(provenance: Provenance, with_library: PolicyMetrics, without: PolicyMetrics) -> str:
-    facts = msgspec.structs.asdict(provenance) | {
-        "parameters": provenance.training.parameters,
-        "minutes": provenance.training.seconds / 60,
-        "apis": "\n".join(f"  {app}: [{', '.join(names)}]" for app, names in operation_names().items()),
-        "machine": provenance.training.machine,
-        "recipe": json.dumps(msgspec.to_builtins(provenance.recipe)),
-        "figures": metrics_table({"with its library": with_library, "without": without}),
-    }
-    return _TEXT.format(**facts)
-
-
-_TEST_SEED = 7
-
-
 class SeedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to build, and where."""
 
@@ -106,6 +96,23 @@ class SeedPlan(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     device: torch.device
     command: str
+
+
+def bootstrap(plan: SeedPlan) -> tuple[PolicyMetrics, PolicyMetrics]:
+    """Run all stages.
+
+    Raises InvalidError if the scenarios fill no whole chunks, or `work` holds another recipe's.
+    """
+    if plan.scenarios < _CHUNK or plan.scenarios % _CHUNK:
+        raise InvalidError(f"{plan.scenarios} scenarios fill no whole chunks: choose a multiple of {_CHUNK}")
+    prepare(plan.work, plan.recipe)
+    make_chunks(plan.work, plan.recipe.seed, plan.scenarios // _CHUNK, plan.processes)
+    teach(plan)
+    assemble(plan)
+    metrics = asyncio.run(examine_on_test(plan))
+    demonstrations = len(load_samples(plan.work.glob("demonstrations-*.npz")))
+    (plan.out / "README.md").write_text(card(plan, read_record(plan.work), demonstrations, *metrics))
+    return metrics
 
 
 def prepare(work: Path, recipe: Recipe) -> None:
@@ -122,49 +129,49 @@ def prepare(work: Path, recipe: Recipe) -> None:
     as_llama(new_model(recipe, tokenizer)).config.save_pretrained(work)
 
 
+def make_chunks(work: Path, seed: int, count: int, processes: int) -> None:
+    """Write those of the `count` files of demonstrations that are missing."""
+    missing = [index for index in range(count) if not _chunk_file(work, index).exists()]
+    made = _CHUNK * (count - len(missing))
+    with (
+        ProcessPoolExecutor(
+            processes, get_context("spawn"), initializer=exit_with_parent, initargs=(os.getpid(),)
+        ) as pool,
+        tqdm(total=_CHUNK * count, initial=made, desc="demonstrations", unit="scenario") as bar,
+    ):
+        for _ in pool.map(partial(_make_chunk, work, seed), missing):
+            bar.update(_CHUNK)
+
+
+def _make_chunk(work: Path, seed: int, index: int) -> None:
+    """In a process of its own."""
+    environment = OfficeEnvironment()
+    scenarios = environment.scenarios("train", _CHUNK, seed * 100_000 + index)
+
+    async def demonstrated() -> list[Sample]:
+        async with ForkedSandbox() as sandbox:
+            runner = ScriptRunner(environment, ChatTokenizer.load(work), sandbox, crowding=CROWDING)
+            return await demonstrated_samples(runner, scenarios, FAULTS, seed)
+
+    save_samples(asyncio.run(demonstrated()), _chunk_file(work, index))
+
+
+def _chunk_file(work: Path, index: int) -> Path:
+    return work / f"demonstrations-{index:04}.npz"
+
+
+async def demonstrated_samples(
+    runner: ScriptRunner, scenarios: Sequence[Scenario], faults: Faults, seed: int
+) -> list[Sample]:
+    """Of the expert's successful rollouts over these scenarios, in order; the same for the same seed."""
+    episodes = await demonstrate(runner, scenarios, faults, seed)
+    return [sample for each in episodes if each.verdict.success for sample in samples_of(each.trajectory)]
+
+
 def teach(plan: SeedPlan) -> None:
     """Train the weights."""
     if not is_trained(plan.work):
         train(plan.work, plan.recipe, plan.device)
-
-
-async def examine_on_test(plan: SeedPlan) -> tuple[PolicyMetrics, PolicyMetrics]:
-    """Evaluate greedily on the same held-out scenarios, with the library and without."""
-    environment = OfficeEnvironment()
-    scenarios = environment.scenarios("test", plan.test_scenarios, _TEST_SEED)
-    async with (
-        engine_process(plan.out, plan.device.type) as url,
-        HttpEngine([url]) as engine,
-        ForkedSandbox() as sandbox,
-    ):
-        agent = Agent(engine, ChatTokenizer.load(plan.out), Compact(), sandbox, LIMITS)
-        results = []
-        for library in (True, False):
-            with tqdm(total=3 * len(scenarios), desc=f"evaluation, library {'on' if library else 'off'}") as bar:
-                results.append(
-                    measure(
-                        await evaluate_scenarios(
-                            EpisodeRunner(agent, environment), scenarios, library=library, report=bar.update
-                        )
-                    )
-                )
-    return results[0], results[1]
-
-
-def bootstrap(plan: SeedPlan) -> tuple[PolicyMetrics, PolicyMetrics]:
-    """Run all stages.
-
-    Raises InvalidError if the scenarios fill no whole chunks, or `work` holds another recipe's.
-    """
-    if plan.scenarios < CHUNK or plan.scenarios % CHUNK:
-        raise InvalidError(f"{plan.scenarios} scenarios fill no whole chunks: choose a multiple of {CHUNK}")
-    prepare(plan.work, plan.recipe)
-    make_chunks(plan.work, plan.recipe.seed, plan.scenarios // CHUNK, plan.processes)
-    teach(plan)
-    assemble(plan)
-    metrics = asyncio.run(examine_on_test(plan))
-    (plan.out / "README.md").write_text(card(_provenance(plan), *metrics))
-    return metrics
 
 
 def assemble(plan: SeedPlan) -> None:
@@ -177,10 +184,38 @@ def assemble(plan: SeedPlan) -> None:
     (plan.out / "README.md").write_text("---\nprompt_profile: compact\nlearning_rate: 0.001\n---\n")
 
 
-def _provenance(plan: SeedPlan) -> Provenance:
-    return Provenance(
+async def examine_on_test(plan: SeedPlan) -> tuple[PolicyMetrics, PolicyMetrics]:
+    """Evaluate greedily on the same held-out scenarios, with the library and without."""
+    environment = OfficeEnvironment()
+    scenarios = environment.scenarios("test", plan.test_scenarios, _TEST_SEED)
+    async with (
+        engine_process(plan.out, plan.device.type) as url,
+        HttpEngine([url]) as engine,
+        ForkedSandbox() as sandbox,
+    ):
+        agent = Agent(engine, ChatTokenizer.load(plan.out), Compact(), sandbox, LIMITS)
+        runner, metrics = EpisodeRunner(agent, environment), []
+        for library in (True, False):
+            with tqdm(total=3 * len(scenarios), desc=f"evaluation, library {'on' if library else 'off'}") as bar:
+                results = await evaluate_scenarios(runner, scenarios, library=library, report=bar.update)
+            metrics.append(measure(results))
+    return metrics[0], metrics[1]
+
+
+def card(
+    plan: SeedPlan,
+    cost: TrainingCost,
+    demonstrations: int,
+    with_library: PolicyMetrics,
+    without: PolicyMetrics,
+) -> str:
+    return _TEXT.format(
+        apis="\n".join(f"  {app}: [{', '.join(names)}]" for app, names in operation_names().items()),
+        parameters=cost.parameters,
+        demonstrations=demonstrations,
         command=plan.command,
-        training=read_record(plan.work),
-        demonstrations=len(load_samples(chunk_files(plan.work))),
-        recipe=plan.recipe,
+        machine=cost.machine,
+        minutes=cost.seconds / 60,
+        recipe=json.dumps(msgspec.to_builtins(plan.recipe)),
+        figures=metrics_table({"with its library": with_library, "without": without}),
     )

@@ -1,5 +1,8 @@
 """Train the seed policy: copying drills, then supervised steps on demonstrations; at last it becomes a Llama.
 
+A policy that cannot look up a value in its prompt cannot write code about it. A small model is slow to learn
+copying, not code, and a drill takes a fraction of the tokens that demonstrations need.
+
 It needs only torch, transformers and the work directory with the demonstrations. To use a GPU elsewhere, run
 `python -m trainer.worlds.seed_policy.pretrain WORK --device cuda` there and copy the work directory back.
 """
@@ -7,21 +10,26 @@ It needs only torch, transformers and the work directory with the demonstrations
 import argparse
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import msgspec
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch.nn import Module
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
 
+from trainer.atomic_write import write_atomically
 from trainer.learning.batch import Sample
 from trainer.learning.model import describe, pick_device
 from trainer.learning.supervised import SftSettings, SftStep, train_sft
 from trainer.worlds.recipes import MAX_LENGTH, Recipe
-from trainer.worlds.seed_policy.samples import drills, load_samples
-from trainer.worlds.seed_policy.tokenizer import END, PAD
+from trainer.worlds.seed_policy.tokenizer import ASSISTANT, END, PAD, USER
 
 _SHARED = (
     "vocab_size",
@@ -39,46 +47,8 @@ _SHARED = (
     "pad_token_id",
 )
 _ADDED = "self_attn.o_proj.bias"
-
-
-@torch.no_grad()
-def as_llama(model: PreTrainedModel) -> LlamaForCausalLM:
-    """A copy on the CPU. Raises RuntimeError if a weight has no counterpart."""
-    shared = {name: getattr(model.config, name) for name in _SHARED}
-    llama = LlamaForCausalLM(LlamaConfig(**shared, attention_bias=True))
-    weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
-    for name, parameter in llama.named_parameters():
-        if name.endswith(_ADDED):
-            weights[name] = torch.zeros_like(parameter)
-    llama.load_state_dict(weights)
-    return llama
-
-
 _DRILL_WORDS = "drill_words.json"
 _RECORD = "training.json"
-
-
-def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
-    """A freshly initialized Qwen2, the same for the same seed."""
-    torch.manual_seed(recipe.seed)
-    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        Qwen2Config(
-            vocab_size=tokenizer.get_vocab_size(),
-            hidden_size=recipe.hidden,
-            intermediate_size=recipe.mlp,
-            num_hidden_layers=recipe.layers,
-            num_attention_heads=recipe.heads,
-            num_key_value_heads=1,
-            max_position_embeddings=MAX_LENGTH,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=end,
-            pad_token_id=pad,
-        ),
-        attn_implementation="eager",
-    )
-    return model
 
 
 class TrainingCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +90,98 @@ def read_record(work: Path) -> TrainingCost:
 def write_drill_words(work: Path, words: list[str]) -> None:
     """Store the words of the drills next to the tokenizer, so that training needs no environment."""
     (work / _DRILL_WORDS).write_bytes(msgspec.json.encode(sorted(words)))
+
+
+def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
+    """A freshly initialized Qwen2, the same for the same seed."""
+    torch.manual_seed(recipe.seed)
+    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        Qwen2Config(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=recipe.hidden,
+            intermediate_size=recipe.mlp,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=1,
+            max_position_embeddings=MAX_LENGTH,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=end,
+            pad_token_id=pad,
+        ),
+        attn_implementation="eager",
+    )
+    return model
+
+
+@torch.no_grad()
+def as_llama(model: PreTrainedModel) -> LlamaForCausalLM:
+    """A copy on the CPU. Raises RuntimeError if a weight has no counterpart."""
+    shared = {name: getattr(model.config, name) for name in _SHARED}
+    llama = LlamaForCausalLM(LlamaConfig(**shared, attention_bias=True))
+    weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
+    for name, parameter in llama.named_parameters():
+        if name.endswith(_ADDED):
+            weights[name] = torch.zeros_like(parameter)
+    llama.load_state_dict(weights)
+    return llama
+
+
+def save_samples(samples: Sequence[Sample], path: Path) -> None:
+    """Write the samples, completely or not at all. Raises StorageError."""
+    content = BytesIO()
+    np.savez_compressed(
+        content,
+        ids=np.array([token for sample in samples for token in sample.ids], dtype=np.uint16),
+        sampled=np.array([each for sample in samples for each in sample.sampled], dtype=np.bool_),
+        lengths=np.array([len(sample.ids) for sample in samples], dtype=np.uint32),
+    )
+    write_atomically(content.getvalue(), path)
+
+
+def load_samples(paths: Iterable[Path]) -> list[Sample]:
+    """The samples of several files, in order."""
+    return [sample for path in paths for sample in _load(path)]
+
+
+def drills(tokenizer: Tokenizer, words: list[str], count: int, pairs: tuple[int, int], seed: int) -> list[Sample]:
+    """`count` drills over single-token words, each with between pairs[0] and pairs[1] pairs."""
+    rng = Random(f"drill {seed} {pairs}")
+    tokens = [_id(tokenizer, word) for word in words]
+    marks = {mark: _id(tokenizer, mark) for mark in (USER, ASSISTANT, END, ":", " ", "\n")}
+    return [_drill(rng, tokens, marks, rng.randint(*pairs)) for _ in range(count)]
+
+
+def _load(path: Path) -> list[Sample]:
+    with np.load(path) as stored:
+        ids, sampled, ends = stored["ids"], stored["sampled"], np.cumsum(stored["lengths"]).tolist()
+    return [
+        Sample(tuple(ids[start:end].tolist()), tuple(sampled[start:end].tolist()))
+        for start, end in pairwise([0, *ends])
+    ]
+
+
+def _drill(rng: Random, tokens: list[int], marks: dict[str, int], pairs: int) -> Sample:
+    keys, values = rng.sample(tokens, pairs), rng.choices(tokens, k=pairs)
+    asked = rng.sample(range(pairs), min(pairs, rng.randint(1, 6)))
+    ids, sampled = [marks[USER]], [False]
+    for key, value in zip(keys, values, strict=True):
+        line = [key, marks[":"], marks[" "], value, marks["\n"]]
+        ids, sampled = ids + line, sampled + [False] * len(line)
+    for index in asked:
+        ids, sampled = [*ids, keys[index], marks[" "]], [*sampled, False, False]
+    ids, sampled = [*ids, marks[END], marks[ASSISTANT]], [*sampled, False, False]
+    for index in asked:
+        ids, sampled = [*ids, values[index], marks[" "]], [*sampled, True, True]
+    return Sample((*ids, marks[END]), (*sampled, True))
+
+
+def _id(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"{token!r} is not one token")
+    return int(found)
 
 
 def _phase(

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-PROSE = (
+PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+SPECIAL = (PAD, USER, ASSISTANT, END)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+_PROSE = (
     "skills:\n",
     " -> int",
     " every one of my ",
@@ -39,7 +47,7 @@ PROSE = (
     " the ",
 )
 
-DOCUMENTS = (
+_DOCUMENTS = (
     "(password) -> access_token: log in",
     "(access_token, page) -> id, ",
     "(access_token, id) -> id, ",
@@ -57,7 +65,7 @@ DOCUMENTS = (
     ", ",
 )
 
-CODE = (
+_CODE = (
     "\n```python\n",
     "\n```",
     '\nprint(apis.api_docs.show_signatures("',
@@ -111,17 +119,7 @@ CODE = (
     "apis.",
 )
 
-PIECES = (*PROSE, *DOCUMENTS, *CODE)
-
-
-PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
-SPECIAL = (PAD, USER, ASSISTANT, END)
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+PIECES = (*_PROSE, *_DOCUMENTS, *_CODE)
 
 
 def build_tokenizer(pieces: Iterable[str]) -> Tokenizer:
