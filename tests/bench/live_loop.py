@@ -40,8 +40,7 @@ from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.evaluation.metrics import TaskResult, measure, metrics_table
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.scenarios import Place
-from trainer.worlds.simulate_live.lesson import teach
-from trainer.worlds.simulate_live.simulation import ended_task
+from trainer.worlds.simulate_live.simulation import ended_task, teach
 
 _SHOWN = {
     "tgc": "tasks solved, %",

@@ -34,7 +34,14 @@ from trainer.worlds.commits import UNKNOWN, provenance, record_commit, source_co
 from trainer.worlds.demo import make_token, read_token
 from trainer.worlds.recipes import AdapterRecipe, Recipe, with_settings
 from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
-from trainer.worlds.simulate_live.simulation import Day, Services, Simulation, SimulationPlan, SimulationState
+from trainer.worlds.simulate_live.simulation import (
+    Day,
+    Services,
+    Simulation,
+    SimulationPlan,
+    SimulationState,
+    teach,
+)
 
 _out = click.option(
     "--out",
@@ -481,8 +488,6 @@ def simulate_live(
 
 
 def _run(simulation: Simulation, server: SageClient, services: Services, arms: int) -> None:
-    from trainer.worlds.simulate_live.lesson import teach  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
-
     plan = simulation.state.plan
     with tqdm(total=plan.days * arms, initial=len(simulation.state.days), unit="day", disable=None) as bar:
 

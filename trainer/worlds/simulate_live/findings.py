@@ -1,6 +1,6 @@
 """What a simulation showed: success by day, releases and their fates, and the difference that learning made."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import fmean
@@ -85,7 +85,8 @@ def _arms(runs: Sequence[SimulationState]) -> list[str]:
 
 def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmFindings:
     have = [days for _, days in runs if days]
-    fates = [_fates(days) for days in have]
+    fates, trials = zip(*map(_fates, have), strict=True)
+    became = sum(fates, Counter[str]())
     starts = [_success(days[:_AT_THE_START]) for days in have]
     smooth = [_smooth(days) for days in have]
     off = [_smooth(_days(run, "off")) for run, days in runs if days]
@@ -103,10 +104,10 @@ def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmF
             _longest(value < other - _TOLERATED for value, other in zip(values, others, strict=False))
             for values, others in zip(smooth, off, strict=True)
         ),
-        promoted=sum(fate.promoted for fate in fates),
-        rejected=sum(fate.rejected for fate in fates),
-        rolled_back=sum(fate.rolled_back for fate in fates),
-        trial_days=[days for fate in fates for days in fate.trial_days],
+        promoted=became["promoted"],
+        rejected=became["rejected"],
+        rolled_back=became["rolled_back"],
+        trial_days=[days for each in trials for days in each],
         over_off=_over_off(arm, runs),
     )
 
@@ -133,15 +134,8 @@ def _by_kind(days: Sequence[Day]) -> dict[str, tuple[float, float]]:
     return dict(found)
 
 
-class _Fates(msgspec.Struct, frozen=True, kw_only=True):
-    promoted: int
-    rejected: int
-    rolled_back: int
-    trial_days: list[int]
-
-
-def _fates(days: Sequence[Day]) -> _Fates:
-    """What became of each release, by its state in the evening of each day."""
+def _fates(days: Sequence[Day]) -> tuple[Counter[str], list[int]]:
+    """What became of releases, by their states in the evenings: how often which, and how long trials took."""
     states: dict[str, list[str]] = defaultdict(list)
     began: dict[str, int] = {}
     trials = []
@@ -154,12 +148,9 @@ def _fates(days: Sequence[Day]) -> _Fates:
             states[number].append(state)
     new = [each for each in states.values() if each[0] != "active"]
     served = [each for each in new if "active" in each]
-    return _Fates(
-        promoted=len(served),
-        rejected=sum("rejected" in each and "active" not in each for each in new),
-        rolled_back=sum("rejected" in each for each in served),
-        trial_days=trials,
-    )
+    rejected = sum("rejected" in each and "active" not in each for each in new)
+    rolled_back = sum("rejected" in each for each in served)
+    return Counter(promoted=len(served), rejected=rejected, rolled_back=rolled_back), trials
 
 
 def _days(run: SimulationState, arm: str) -> list[Day]:
