@@ -9,15 +9,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from app.base.model_catalog import SEED
-from app.base.settings import Settings
 from app.engine.adapter_files import WEIGHTS
+from tests.support.task_results import result
 from trainer.environment import open_environment
-from trainer.evaluation.metrics import TaskResult
 from trainer.rollouts.stack import open_stack
 from trainer.worlds.chart import draw
 from trainer.worlds.commands import reproduce
-from trainer.worlds.commits import provenance, record_commit
+from trainer.worlds.provenance import provenance, record_commit, source_commit
 from trainer.worlds.reproduce import run
 from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
 from trainer.worlds.reproduce.plan import (
@@ -38,25 +36,12 @@ PLAN = ExperimentPlan()
 FIRST_STEP = "learner-00001.checkpoint"
 
 
-def result(scenario: str, *, success: bool, tokens: int = 50) -> TaskResult:
-    return TaskResult(
-        scenario=scenario,
-        template="t",
-        success=success,
-        turns=3,
-        tokens=tokens,
-        stop="completed",
-        offered=1,
-        used=int(success),
-        wrote=1,
-        names=("f",) if success else (),
-        library=1,
-    )
-
-
 def evaluate(work: Path, row: str, seed: int, solved: int) -> None:
     """Twenty scenarios of one task each, of which the first `solved` are solved."""
-    results = [result(f"s{number}", success=number < solved) for number in range(20)]
+    results = [
+        result(f"s{at}", success=at < solved, offered=1, used=int(at < solved), wrote=1, library=1)
+        for at in range(20)
+    ]
     path = results_file(work, row, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(RowResults(row=row, seed=seed, results=results)))
@@ -121,7 +106,8 @@ def test_a_table_can_be_written_before_everything_is_finished(tmp_path: Path) ->
     order = ["--work", str(tmp_path / "work"), "--out", str(tmp_path), "--table-only"]
     shown = CliRunner().invoke(reproduce, order, catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
-    assert msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())["rows"] == []
+    written = msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())
+    assert (written["rows"], written["commit"]) == ([], source_commit())
     for trial in search_trials(PLAN):
         if trial.condition == "sage":
             train(tmp_path / "work", trial, 40.0)
@@ -212,7 +198,7 @@ def test_the_table_and_the_file_agree(tmp_path: Path) -> None:
     for row, solved in (("sage", 15), ("sft_grpo", 10)):
         evaluate(tmp_path, row, 0, solved)
     rows, compared = read_rows(tmp_path, PLAN, {}), differences(tmp_path, PLAN)
-    written = as_json(rows, compared, {"commit": "c"})
+    written = as_json(rows, compared)
     assert [row["name"] for row in written["rows"]] == ["sft_grpo", "sage"]
     assert written["rows"][1]["sgc"]["mean"] == pytest.approx(75.0)
     table = as_markdown(rows, compared)
@@ -224,7 +210,7 @@ def test_rows_with_nothing_or_everything_solved_have_an_interval_with_a_width(tm
     for row, solved in (("prompt_only", 0), ("sage", 20)):
         evaluate(tmp_path, row, 0, solved)
     rows = read_rows(tmp_path, PLAN, {})
-    nothing, everything = as_json(rows, {}, {})["rows"]
+    nothing, everything = as_json(rows, {})["rows"]
     for metric in ("tgc", "sgc"):  # of 20 scenarios: 1 - 0.025 ** (1 / 20)
         assert nothing[metric] == {"mean": 0.0, "low": 0.0, "high": 16.8}
         assert everything[metric] == {"mean": 100.0, "low": 83.2, "high": 100.0}
@@ -281,7 +267,7 @@ async def test_the_start_may_be_taught_beside_skills_that_do_not_fit(tmp_path: P
         work.mkdir()
         sft = msgspec.structs.replace(PLAN.sft, steps=1)
         plan = msgspec.structs.replace(PLAN, crowded=crowded, demonstrated=2, sft=sft)
-        await make_start(plan, work, Settings(data_dir=work, model=SEED), lambda _: None)
+        await make_start(plan, work)
         samples = load_samples([work / "demonstrations.npz"])
         lengths.append(fmean(each.sampled.index(True) for each in samples))
     assert lengths[1] > lengths[0], "in tokens of the prompts, which have their signatures"
@@ -296,7 +282,7 @@ async def test_a_second_call_of_a_tiny_experiment_has_nothing_left_to_do(
     sft = msgspec.structs.replace(plan.sft, steps=1)
     plan = msgspec.structs.replace(plan, only=("sage",), demonstrated=2, sft=sft)
     conflicting_values(tmp_path, plan)
-    await make_start(plan, tmp_path, Settings(data_dir=tmp_path, model=SEED), lambda _: None)
+    await make_start(plan, tmp_path)
     finished: list[str] = []
     told: list[str] = []
     experiment = Experiment(plan, tmp_path, finished.append, told.append)

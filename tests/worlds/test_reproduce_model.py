@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from app.agent.rollout import RolloutLimits
 from app.base.errors import InvalidError, ModelMemoryError
 from app.base.model_catalog import SEED
+from tests.support.task_results import result
 from tests.support.tiny_model import make_model_dir
 from trainer.environment import open_environment
-from trainer.evaluation.metrics import TaskResult
 from trainer.learning.adapter import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.worlds.commands import reproduce
@@ -46,22 +46,7 @@ def call(*order: str) -> Result:
 
 
 def evaluate(work: Path, row: str, exam: str, solved: Sequence[bool]) -> None:
-    results = [
-        TaskResult(
-            scenario=f"s{number}",
-            template="t",
-            success=success,
-            turns=2,
-            tokens=50,
-            stop="completed",
-            offered=0,
-            used=0,
-            wrote=1,
-            names=(),
-            library=1,
-        )
-        for number, success in enumerate(solved)
-    ]
+    results = [result(f"s{number}", success=success) for number, success in enumerate(solved)]
     path = results_file(work, row, 0, exam)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(RowResults(row=row, seed=0, results=results)))

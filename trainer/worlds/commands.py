@@ -6,15 +6,14 @@ What they need is imported when they are called: torch takes seconds, which `sag
 import asyncio
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import httpx
@@ -30,10 +29,11 @@ from app.client.options import server_options
 from app.client.server import SageClient
 from app.engine.adapter_files import content_hash
 from trainer.evaluation.metrics import metrics_table
-from trainer.worlds.commits import UNKNOWN, provenance, record_commit, source_commit
+from trainer.worlds.chart import draw
 from trainer.worlds.demo import make_token, read_token
+from trainer.worlds.provenance import machine, provenance, record_commit, source_commit
 from trainer.worlds.recipes import AdapterRecipe, Recipe, with_settings
-from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
+from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, Trial, conflicting_values, repeated_trials
 from trainer.worlds.simulate_live.simulation import (
     Day,
     Services,
@@ -43,13 +43,26 @@ from trainer.worlds.simulate_live.simulation import (
     teach,
 )
 
+Command = TypeVar("Command", bound=Callable[..., None])
+_directory = click.Path(path_type=Path, file_okay=False)
+_existing = click.Path(path_type=Path, file_okay=False, exists=True)
+_positive = click.IntRange(1)
 _out = click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=_directory,
     default="tests/bench/results",
     show_default=True,
     help="directory of the table and the figure",
 )
+_SCENARIOS = 8000  # of the seed policy
+_CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
+_CONNECTION_RETRIES = 6  # while the services start: 16 seconds
+
+
+def _work(default: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--work", type=_directory, default=default, show_default=True, help="directory to resume from"
+    )
 
 
 @click.command()
@@ -71,9 +84,6 @@ def demo_apis(host: str, port: int, busy: float) -> None:
     serve(host, port, make_token(Settings.from_env().data_dir), busy=busy)
 
 
-_SCENARIOS = 8000  # of the seed policy
-
-
 class BootstrapOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The command's options. None is the default of the model's recipe."""
 
@@ -92,11 +102,9 @@ class BootstrapOptions(msgspec.Struct, frozen=True, kw_only=True):
     given: tuple[str, ...]
     commit: str | None
 
-    @property
-    def common(self) -> dict[str, int]:
-        """The options that both recipes know, as far as they were given."""
-        numbers = {"steps": self.steps, "tokens": self.tokens}
-        return {"seed": self.seed} | {name: each for name, each in numbers.items() if each is not None}
+    def numbers(self, *names: str) -> dict[str, int]:
+        """Those of these options that were given."""
+        return {name: each for name in names if (each := getattr(self, name)) is not None}
 
 
 def _recipes(name: str) -> str:
@@ -113,13 +121,7 @@ def _recipes(name: str) -> str:
     show_default=True,
     help="the seed policy, or the model to make an adapter for: a name of `sage models list`, or a directory",
 )
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=".bootstrap",
-    show_default=True,
-    help="directory to resume from",
-)
+@_work(".bootstrap")
 @click.option("--seed", default=0, show_default=True)
 @click.option(
     "--scenarios",
@@ -129,21 +131,17 @@ def _recipes(name: str) -> str:
 )
 @click.option(
     "--drill-steps",
-    type=click.IntRange(1),
+    type=_positive,
     show_default=str(Recipe().drill_steps),
     help="of each of the seed policy's two drills",
 )
-@click.option(
-    "--start",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="directory of an adapter to go on from, instead of a new one",
-)
-@click.option("--steps", type=click.IntRange(1), show_default=_recipes("steps"), help="of training")
+@click.option("--start", type=_existing, help="directory of an adapter to go on from, instead of a new one")
+@click.option("--steps", type=_positive, show_default=_recipes("steps"), help="of training")
 @click.option("--tokens", type=click.IntRange(1024), show_default=_recipes("tokens"), help="per step")
-@click.option("--test-scenarios", type=click.IntRange(1), default=200, show_default=True, help="held out")
+@click.option("--test-scenarios", type=_positive, default=200, show_default=True, help="held out")
 @click.option(
     "--processes",
-    type=click.IntRange(1),
+    type=_positive,
     default=2,
     show_default=True,
     help="processes that generate demonstrations, and train an adapter (at most one per GPU)",
@@ -176,11 +174,11 @@ def _build_seed(options: BootstrapOptions) -> None:
     from trainer.learning.model import pick_device  # noqa: PLC0415
     from trainer.worlds.seed_policy.bootstrap import SeedPlan, bootstrap  # noqa: PLC0415
 
-    drills = {} if options.drill_steps is None else {"drill_steps": options.drill_steps}
+    recipe = msgspec.structs.replace(Recipe(), **options.numbers("seed", "steps", "tokens", "drill_steps"))
     plan = SeedPlan(
         work=options.work,
         out=options.out,
-        recipe=msgspec.structs.replace(Recipe(), **options.common, **drills),
+        recipe=recipe,
         scenarios=_SCENARIOS if options.scenarios is None else options.scenarios,
         test_scenarios=options.test_scenarios,
         processes=options.processes,
@@ -207,15 +205,15 @@ def _build_adapter(options: BootstrapOptions) -> None:
 
     settings = Settings.from_env()
     model_dir = pull(options.model, settings.data_dir)
-    scenarios = {} if options.scenarios is None else {"scenarios": options.scenarios}
     start = options.start and options.start.absolute()
-    numbers = [f"{name}={value}" for name, value in (options.common | scenarios).items()]
+    numbers = options.numbers("seed", "steps", "tokens", "scenarios").items()
+    given = [*(f"{name}={value}" for name, value in numbers), *options.given]
     plan = AdapterPlan(
         work=options.work.absolute(),
         out=options.out,
         model_dir=model_dir.absolute(),
         start=start,
-        recipe=with_settings(new_recipe(options.model, model_dir, start), [*numbers, *options.given]),
+        recipe=with_settings(new_recipe(options.model, model_dir, start), given),
         test_scenarios=options.test_scenarios,
         processes=options.processes,
         device=pick_device(options.device).type,
@@ -232,9 +230,6 @@ def _command() -> str:
     return shlex.join(["sage", "bootstrap", *sys.argv[2:]])
 
 
-_CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
-
-
 def _defaults(name: str) -> str:
     return f"{getattr(ExperimentPlan(), name)}; {getattr(PRETRAINED, name)} for another model"
 
@@ -248,23 +243,15 @@ def _defaults(name: str) -> str:
 )
 @click.option(
     "--adapter",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=_existing,
     help="supervised start of another model  [default: the adapter that comes with it]",
 )
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=".reproduce",
-    show_default=True,
-    help="directory to resume from",
-)
+@_work(".reproduce")
 @_out
-@click.option(
-    "--at-once", type=click.IntRange(1), default=2, show_default=True, help="concurrent trials, a core each"
-)
-@click.option("--seeds", type=click.IntRange(1), show_default=_defaults("seeds"), help="of the main rows")
-@click.option("--steps", type=click.IntRange(1), show_default=_defaults("steps"), help="of each trial")
-@click.option("--pairs", type=click.IntRange(1), show_default=_defaults("pairs"), help="chains of a step")
+@click.option("--at-once", type=_positive, default=2, show_default=True, help="concurrent trials, a core each")
+@click.option("--seeds", type=_positive, show_default=_defaults("seeds"), help="of the main rows")
+@click.option("--steps", type=_positive, show_default=_defaults("steps"), help="of each trial")
+@click.option("--pairs", type=_positive, show_default=_defaults("pairs"), help="chains of a step")
 @click.option("--group", type=click.IntRange(2), show_default=_defaults("group"), help="rollouts of a chain")
 @click.option(
     "--lr",
@@ -274,8 +261,8 @@ def _defaults(name: str) -> str:
     show_default=_defaults("lrs"),
     help="repeatable: learning rates from which each condition gets the best validated",
 )
-@click.option("--exam", type=click.IntRange(1), show_default=_defaults("exam"), help="scenarios per seed")
-@click.option("--validation", type=click.IntRange(1), show_default=_defaults("validation"), help="scenarios")
+@click.option("--exam", type=_positive, show_default=_defaults("exam"), help="scenarios per seed")
+@click.option("--validation", type=_positive, show_default=_defaults("validation"), help="scenarios")
 @click.option(
     "--crowded",
     type=click.FloatRange(0, 1),
@@ -292,7 +279,7 @@ def reproduce(
     at_once: int,
     only: tuple[str, ...],
     table_only: bool,
-    **sizes: float | tuple[float, ...] | None,
+    **sizes: Any,
 ) -> None:
     """Train SAGE and its baselines from the same start, and write the table of results.
 
@@ -300,20 +287,30 @@ def reproduce(
     an adapter, and with a table for each thing that its training never saw. Takes hours on two cores, or days with
     a pretrained model. An interrupted experiment resumes when it is called again.
     """
-    from trainer.worlds.reproduce.run import Experiment, check_memory  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
+    if model == SEED and adapter is not None:
+        raise click.UsageError("--adapter is for another model than the seed policy: name it with --model")
+    # Imported here because torch takes seconds to import, which `sage --help` need not wait for.
+    from trainer.worlds.reproduce.run import Experiment, check_memory  # noqa: PLC0415
+    from trainer.worlds.reproduce.start import find_start, import_start, make_start, start_profile  # noqa: PLC0415
 
-    start = _find_start(model, adapter)
+    start = None if model == SEED else find_start(model, adapter)
     if start is not None and sizes["crowded"] is not None:
         raise click.UsageError("--crowded is for the seed policy: the start of another model is an adapter")
-    plan = _plan(model, start, {name: value for name, value in sizes.items() if value not in (None, ())}, only)
-    work = work.absolute()
+    base, given = ExperimentPlan(), {name: value for name, value in sizes.items() if value not in (None, ())}
+    if start is not None:
+        base = PRETRAINED
+        given |= {"model": model, "adapter": content_hash(start), "profile": start_profile(model, start)}
+    plan, work = _plan(base, given, only), work.absolute()
     other = conflicting_values(work, plan)
     if other is not None:
         raise InvalidError(f"{work} was begun with {other}: use the same values, or another --work")
     if not table_only:
         check_memory(plan, work, at_once)
-        record_commit(work, _commit())
-        _make_start(plan, start, work)
+        record_commit(work, source_commit())
+        if start is not None:
+            import_start(start, work)
+        else:
+            asyncio.run(make_start(plan, work))
         with tqdm(desc="trials", unit="process", disable=None) as bar:
 
             def report(name: str) -> None:
@@ -326,111 +323,64 @@ def reproduce(
     _write_findings(plan, work, out)
 
 
-def _find_start(model: str, adapter: Path | None) -> Path | None:
-    """None for the seed policy, whose start is trained."""
-    if model == SEED:
-        if adapter is not None:
-            raise click.UsageError("--adapter is for another model than the seed policy: name it with --model")
-        return None
-    from trainer.worlds.reproduce.start import find_start  # noqa: PLC0415  torch, as above
-
-    return find_start(model, adapter)
-
-
-def _plan(model: str, start: Path | None, sizes: dict[str, Any], only: tuple[str, ...]) -> ExperimentPlan:
-    base = ExperimentPlan() if start is None else PRETRAINED
-    plan = msgspec.structs.replace(base, **_start_values(model, start), **sizes, only=())
-    plan = msgspec.structs.replace(
+def _plan(base: ExperimentPlan, given: dict[str, Any], only: tuple[str, ...]) -> ExperimentPlan:
+    plan = msgspec.structs.replace(base, **given, only=())
+    _check_only(only, plan.conditions)
+    return msgspec.structs.replace(
         plan,
         ablation_seeds=min(plan.seeds, base.ablation_seeds),
         validate_every=min(plan.steps, base.validate_every),
+        only=only or base.only,
     )
-    unknown = sorted(set(only) - set(plan.conditions))
+
+
+def _check_only(only: tuple[str, ...], known: Iterable[str]) -> None:
+    unknown = sorted({*only} - {*known})
     if unknown:
-        raise click.BadParameter(
-            f"{', '.join(unknown)}: there is {', '.join(plan.conditions)}", param_hint="--only"
-        )
-    return msgspec.structs.replace(plan, only=only or base.only)
-
-
-def _start_values(model: str, start: Path | None) -> dict[str, str]:
-    if start is None:
-        return {}
-    from trainer.worlds.reproduce.start import start_profile  # noqa: PLC0415  torch, as above
-
-    return {"model": model, "adapter": content_hash(start), "profile": start_profile(model, start)}
-
-
-def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
-    if start is not None:
-        from trainer.worlds.reproduce.start import import_start  # noqa: PLC0415  torch, as above
-
-        import_start(start, work)
-        return
-    from trainer.worlds.reproduce.start import make_start  # noqa: PLC0415  torch, as above
-
-    settings = Settings(data_dir=work, model=SEED)
-    with tqdm(total=plan.sft.steps, desc="supervised start", unit="step", disable=None) as bar:
-        asyncio.run(make_start(plan, work, settings, lambda _: bar.update()))
+        raise click.BadParameter(f"{', '.join(unknown)}: there is {', '.join(known)}", param_hint="--only")
 
 
 def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
     """Of all conditions that were run, also by earlier calls with another --only."""
-    from trainer.worlds.chart import draw  # noqa: PLC0415
-    from trainer.worlds.reproduce.findings import (  # noqa: PLC0415
-        LABELS,
-        as_json,
-        as_markdown,
-        curves,
-        differences,
-        read_rows,
-    )
-    from trainer.worlds.reproduce.plan import Trial  # noqa: PLC0415
+    from trainer.worlds.reproduce import findings  # noqa: PLC0415
     from trainer.worlds.reproduce.run import Experiment  # noqa: PLC0415
-    from trainer.worlds.reproduce.trial import exam_titles  # noqa: PLC0415
 
     whole = msgspec.structs.replace(plan, only=())
     lrs = Experiment(whole, work, lambda _: None).chosen()
-    out.mkdir(parents=True, exist_ok=True)
     found = {
-        title: (read_rows(work, plan, lrs, title), differences(work, plan, title)) for title in exam_titles(plan)
+        title: (findings.read_rows(work, plan, lrs, title), findings.differences(work, plan, title))
+        for title in plan.exam_titles
     }
-    tables = [f"## {title}\n\n" * bool(title) + as_markdown(*each) for title, each in found.items()]
-    about = {"commit": provenance(work, _commit()), **_about(), "plan": msgspec.to_builtins(plan)}
-    by_title = {title: as_json(*each, {}) for title, each in found.items()}
-    content = about | ({"exams": by_title} if plan.exams else by_title[""])
-    name = "reproduce" if plan.model == SEED else f"reproduce_{Path(plan.model).name}"
-    (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    (out / f"{name}.md").write_text("\n".join(tables))
-    trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeated_trials(whole, lrs)]
-    by_condition = curves(work, trials)
-    drawn = {LABELS[name].strip("*"): by_condition[name] for name in _CURVES if name in by_condition}
-    if drawn:
-        (out / f"{name}.svg").write_text(draw(drawn, ylabel="SGC on the validation templates, %"))
-    click.echo("\n".join(tables))
-
-
-def _commit() -> str:
-    """The commit of this code, wherever the command is called."""
-    order = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(order, capture_output=True, text=True, check=False).stdout.strip() or UNKNOWN
-
-
-def _about() -> dict[str, Any]:
-    return {
+    tables = [f"## {title}\n\n" * bool(title) + findings.as_markdown(*each) for title, each in found.items()]
+    by_title = {title: findings.as_json(*each) for title, each in found.items()}
+    content = {
+        "commit": provenance(work, source_commit()),
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{_processor()}, {platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
+        "plan": msgspec.to_builtins(plan),
+        **({"exams": by_title} if plan.exams else by_title[""]),
     }
+    trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeated_trials(whole, lrs)]
+    curves = findings.curves(work, trials)
+    drawn = {findings.LABELS[name].strip("*"): curves[name] for name in _CURVES if name in curves}
+    chart = draw(drawn, ylabel="SGC on the validation templates, %") if drawn else None
+    _write(
+        out,
+        "reproduce" if plan.model == SEED else f"reproduce_{Path(plan.model).name}",
+        content,
+        "\n".join(tables),
+        chart,
+    )
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.processor()
-
-
-_CONNECTION_RETRIES = 6  # while the services start: 16 seconds
+def _write(out: Path, name: str, content: object, tables: str, chart: str | None) -> None:
+    """The findings as JSON, as Markdown, which is shown as well, and as a figure."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    (out / f"{name}.md").write_text(tables)
+    if chart is not None:
+        (out / f"{name}.svg").write_text(chart)
+    click.echo(tables)
 
 
 def _default(name: str) -> Any:
@@ -439,18 +389,12 @@ def _default(name: str) -> Any:
 
 @click.command()
 @server_options
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=".simulate-live",
-    show_default=True,
-    help="directory to resume from",
-)
+@_work(".simulate-live")
 @_out
 @click.option("--port", default=8190, show_default=True, help="where the users' office suite is served meanwhile")
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="one after the other")
-@click.option("--days", type=click.IntRange(1), default=_default("days"), show_default=True)
-@click.option("--tasks", type=click.IntRange(1), default=_default("tasks"), show_default=True, help="a day")
+@click.option("--seeds", type=_positive, default=3, show_default=True, help="one after the other")
+@click.option("--days", type=_positive, default=_default("days"), show_default=True)
+@click.option("--tasks", type=_positive, default=_default("tasks"), show_default=True, help="a day")
 @click.option("--kinds", type=click.IntRange(1, 40), default=_default("kinds"), show_default=True)
 @click.option(
     "--feedback",
@@ -474,17 +418,14 @@ def simulate_live(
     """
     seeds = sizes.pop("seeds")
     plans = [SimulationPlan(seed=seed, **sizes) for seed in range(seeds)]
-    unknown = sorted(set(only) - set(plans[0].arms))
-    if unknown:
-        known = ", ".join(plans[0].arms)
-        raise click.BadParameter(f"{', '.join(unknown)}: there is {known}", param_hint="--only")
+    _check_only(only, plans[0].arms)
     arms = only or tuple(plans[0].arms)
     simulations = [Simulation(plan, arms, work / f"seed-{plan.seed}") for plan in plans]
     if not table_only:
         with SageClient(url, key) as server, _office_suite(port, plans[0].busy, work) as services:
             for simulation in simulations:
                 _run(simulation, server, services, len(arms))
-    _simulate_live_write_findings([simulation.state for simulation in simulations], out)
+    _write_simulated([simulation.state for simulation in simulations], out)
 
 
 def _run(simulation: Simulation, server: SageClient, services: Services, arms: int) -> None:
@@ -515,24 +456,18 @@ def _office_suite(port: int, busy: float, work: Path) -> Iterator[Services]:
             process.terminate()
 
 
-def _simulate_live_write_findings(runs: list[SimulationState], out: Path) -> None:
-    from trainer.worlds.chart import draw  # noqa: PLC0415
+def _write_simulated(runs: list[SimulationState], out: Path) -> None:
     from trainer.worlds.simulate_live.findings import as_markdown, curves, findings, success_by_day  # noqa: PLC0415  numpy, as above
 
     runs = [run for run in runs if run.days]
     if not runs:
         raise click.ClickException("there are no results yet: run it without --table-only")
     found = findings(runs)
-    out.mkdir(parents=True, exist_ok=True)
-    plan = msgspec.structs.replace(runs[0].plan, seed=0)
-    whole = {
+    content = {
         "seeds": len(runs),
-        "plan": msgspec.to_builtins(plan),
+        "plan": msgspec.to_builtins(msgspec.structs.replace(runs[0].plan, seed=0)),
         "arms": msgspec.to_builtins(found),
         "success_by_day": success_by_day(runs),
     }
-    (out / "simulate_live.json").write_text(json.dumps(whole, indent=1) + "\n")
-    (out / "simulate_live.md").write_text(as_markdown(found))
     chart = draw(curves(runs), ylabel="tasks solved, %, 5 days", xlabel="day")
-    (out / "simulate_live.svg").write_text(chart)
-    click.echo(as_markdown(found))
+    _write(out, "simulate_live", content, as_markdown(found), chart)

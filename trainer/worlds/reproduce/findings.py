@@ -85,9 +85,8 @@ def differences(work: Path, plan: ExperimentPlan, exam: str = "") -> dict[str, C
     return found
 
 
-def as_json(rows: Sequence[TableRow], compared: dict[str, Comparison], about: dict[str, Any]) -> dict[str, Any]:
+def as_json(rows: Sequence[TableRow], compared: dict[str, Comparison]) -> dict[str, Any]:
     return {
-        **about,
         "rows": [
             {
                 "name": row.name,

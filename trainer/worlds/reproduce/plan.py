@@ -69,6 +69,11 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[str, ...] = ()  # conditions; empty: all
 
     @property
+    def exam_titles(self) -> list[str]:
+        """One without a title where the plan names none."""
+        return list(self.exams) or [""]
+
+    @property
     def conditions(self) -> dict[str, Condition]:
         """Those to run."""
         return {each.name: each for each in self._conditions() if not self.only or each.name in self.only}

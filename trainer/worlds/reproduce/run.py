@@ -21,13 +21,7 @@ from trainer.worlds.reproduce.plan import (
     search_trials,
 )
 from trainer.worlds.reproduce.start import experiment_settings, update_device
-from trainer.worlds.reproduce.trial import TrialResult, exam_titles, results_file, trained_steps, trial_file
-
-Report = Callable[[str], object]
-"""Called with the name of each process that has finished."""
-
-Tell = Callable[[str], object]
-"""Called with what a process has done meanwhile."""
+from trainer.worlds.reproduce.trial import TrialResult, results_file, trained_steps, trial_file
 
 _LOOK_SECONDS = 5
 
@@ -48,9 +42,17 @@ def check_memory(plan: ExperimentPlan, work: Path, at_once: int) -> None:
 
 
 class Experiment:
-    """One plan in one directory."""
+    """One plan in one directory. `report` is called with the name of each process that has finished, `tell` with
+    what one has done meanwhile.
+    """
 
-    def __init__(self, plan: ExperimentPlan, work: Path, report: Report, tell: Tell = lambda _: None) -> None:
+    def __init__(
+        self,
+        plan: ExperimentPlan,
+        work: Path,
+        report: Callable[[str], object],
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self.plan, self.work, self._report, self._tell = plan, work, report, tell
 
     def size(self) -> int:
@@ -58,14 +60,13 @@ class Experiment:
         again = repeated_trials(self.plan, dict.fromkeys(self.plan.conditions, 0.0))
         return self.plan.seeds + len(search_trials(self.plan)) + 2 * len(again) + len(self.plan.conditions)
 
-    async def execute(self, at_once: int) -> dict[str, float]:
-        """Run everything that is not finished. Returns each condition's learning rate. Raises TrialError."""
+    async def execute(self, at_once: int) -> None:
+        """Run everything that is not finished. Raises TrialError."""
         places = asyncio.Semaphore(at_once)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._baselines(places))
-                main = group.create_task(self._trials(places))
-            return main.result()
+                group.create_task(self._trials(places))
         except ExceptionGroup as failed:
             raise _first(failed) from None
 
@@ -74,16 +75,14 @@ class Experiment:
             async with places:
                 await self._process(["baselines", str(seed)], done=self._evaluated(baseline_rows(self.plan), seed))
 
-    async def _trials(self, places: asyncio.Semaphore) -> dict[str, float]:
+    async def _trials(self, places: asyncio.Semaphore) -> None:
         await self._all(places, "train", search_trials(self.plan))
         lrs = self.chosen()
-        first = [Trial(name, 0, lr) for name, lr in lrs.items()]
-        await self._all(places, "exam", first)
+        await self._all(places, "exam", [Trial(name, 0, lr) for name, lr in lrs.items()])
         for seed in range(1, self.plan.seeds):
             trials = [trial for trial in repeated_trials(self.plan, lrs) if trial.seed == seed]
             await self._all(places, "train", trials)
             await self._all(places, "exam", trials)
-        return lrs
 
     def chosen(self) -> dict[str, float]:
         """Each condition's learning rate with the best SGC on the validation templates.
@@ -115,16 +114,16 @@ class Experiment:
 
     def _evaluated(self, rows: Sequence[str], seed: int) -> bool:
         """Whether all rows of the process exist: it may have been interrupted between two."""
-        titles = exam_titles(self.plan)
-        return all(results_file(self.work, row, seed, title).exists() for row in rows for title in titles)
+        files = (results_file(self.work, row, seed, title) for row in rows for title in self.plan.exam_titles)
+        return all(file.exists() for file in files)
 
     async def _process(self, order: Sequence[str], *, done: bool) -> None:
-        name = " ".join(order)
         if not done:
-            await self._run(order, self.work / "logs" / f"{'-'.join(order)}.log")
-        self._report(name)
+            await self._run(order)
+        self._report(" ".join(order))
 
-    async def _run(self, order: Sequence[str], log: Path) -> None:
+    async def _run(self, order: Sequence[str]) -> None:
+        log = self.work / "logs" / f"{'-'.join(order)}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
             process = await asyncio.create_subprocess_exec(

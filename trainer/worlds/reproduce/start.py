@@ -4,11 +4,11 @@ All conditions but one share that start, trained on a few demonstrations of the 
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import torch
+from tqdm import tqdm
 
 from app.agent.prompts import adapter_profile, choose_profile
 from app.base.errors import InvalidError
@@ -28,6 +28,8 @@ from trainer.worlds.office.rollouts import ScriptRunner
 from trainer.worlds.reproduce.plan import ExperimentPlan
 from trainer.worlds.seed_policy.bootstrap import demonstrated_samples
 from trainer.worlds.seed_policy.pretrain import load_samples, save_samples
+
+_SEED = 1  # of the demonstrations
 
 
 def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
@@ -79,40 +81,40 @@ def start_profile(model: str, start: Path) -> str:
 def import_start(adapter: Path, work: Path) -> None:
     """Make an adapter the supervised start of the experiment in `work`. Safe to repeat."""
     name = content_hash(adapter)
-    if not (work / "adapters" / name).exists():
-        partial = work / "adapters" / f".{name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(adapter, partial)
-        partial.rename(work / "adapters" / name)
+    keep_adapter(adapter, name, work)
     (work / "start.txt").write_text(name)
 
 
-_SEED = 1  # of the demonstrations
+def keep_adapter(adapter: Path, name: str, work: Path) -> None:
+    """Copy it to those of the experiment under its content hash, completely or not at all."""
+    kept, partial = work / "adapters" / name, work / "adapters" / f".{name}"
+    if not kept.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(adapter, partial)
+        partial.rename(kept)
 
 
-async def make_start(
-    plan: ExperimentPlan, work: Path, settings: Settings, report: Callable[[SftStep], object]
-) -> Path:
-    """The adapter's directory. Trained once; resumes after an interruption."""
+async def make_start(plan: ExperimentPlan, work: Path) -> None:
+    """Train it, for the seed policy. Trained once; resumes after an interruption."""
     torch.set_num_threads(1)  # a model this small is slower on two
-    pointer = work / "start.txt"
-    if not pointer.exists():
-        samples = await _demonstrations(plan, work, settings)
+    if (work / "start.txt").exists():
+        return
+    settings = experiment_settings(plan, work)
+    spec = SftSpec(
+        samples=await _demonstrations(plan, work, settings),
+        settings=plan.sft,
+        base=settings.model_dir,
+        start=None,
+        directory=work / "start",
+        adapters=work / "adapters",
+    )
+    with tqdm(total=plan.sft.steps, desc="supervised start", unit="step", disable=None) as bar:
 
-        async def tell(step: SftStep) -> None:
-            report(step)
+        async def report(_: SftStep) -> None:
+            bar.update()
 
-        spec = SftSpec(
-            samples=samples,
-            settings=plan.sft,
-            base=settings.model_dir,
-            start=None,
-            directory=work / "start",
-            adapters=work / "adapters",
-        )
-        published = await train_sft(spec, torch.device("cpu"), tell)
-        pointer.write_text(published.hash)
-    return work / "adapters" / pointer.read_text()
+        published = await train_sft(spec, torch.device("cpu"), report)
+    (work / "start.txt").write_text(published.hash)
 
 
 async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) -> list[Sample]:

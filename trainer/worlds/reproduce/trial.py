@@ -34,7 +34,7 @@ from trainer.runs.rollout import RolloutTraining, TrainingStep
 from trainer.worlds.office.rollouts import crowd_around
 from trainer.worlds.recipes import file_name
 from trainer.worlds.reproduce.plan import ExperimentPlan, Trial, baseline_rows, condition_of, evaluated_rows
-from trainer.worlds.reproduce.start import experiment_settings, update_device
+from trainer.worlds.reproduce.start import experiment_settings, keep_adapter, update_device
 
 _VALIDATION_SEED = 500
 _TEST_SEED = 1000  # plus the seed of the trial: the same scenarios for all conditions
@@ -74,11 +74,6 @@ def _curve_file(work: Path, trial: Trial) -> Path:
 
 def results_file(work: Path, row: str, seed: int, exam: str = "") -> Path:
     return work / "exams" / file_name(exam) / f"{row}-{seed}.json"
-
-
-def exam_titles(plan: ExperimentPlan) -> list[str]:
-    """One without a title where the plan names none."""
-    return list(plan.exams) or [""]
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,7 @@ class TrialRunner:
     async def _validate(self, step: int, adapter: PublishedAdapter, curve: "_Curve", *, library: bool) -> None:
         """Add the validation of a step, whose adapter the engine has loaded, to its metrics."""
         results = await self.evaluate(adapter.hash, "validation", _VALIDATION_SEED, library=library)
-        _keep(adapter.path, self.work / "adapters")
+        keep_adapter(adapter.path, adapter.hash, self.work)
         validation = msgspec.to_builtins(measure(results))
         curve.add(curve.at(step) | {"validation": validation, "adapter": adapter.hash})
 
@@ -158,7 +153,7 @@ class TrialRunner:
             await self._evaluate_row(row, seed, model, library=row != "sft_skills_off")
 
     async def _evaluate_row(self, row: str, seed: int, model: str, *, library: bool) -> None:
-        for title in exam_titles(self.plan):
+        for title in self.plan.exam_titles:
             path = results_file(self.work, row, seed, title)
             if not path.exists():  # or it was evaluated before an interruption
                 environment = open_environment(self.plan.exams[title]) if title else None
@@ -214,14 +209,6 @@ def _quality(point: dict[str, Any]) -> tuple[float, float]:
     """Sort key: SGC on the validation templates, then fewer tokens."""
     figures = point["validation"]
     return figures["sgc"]["mean"], -figures["tokens"]["mean"]
-
-
-def _keep(adapter: Path, root: Path) -> None:
-    if not (root / adapter.name).exists():
-        partial = root / f".{adapter.name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(adapter, partial)
-        partial.rename(root / adapter.name)
 
 
 async def _run(work: Path, order: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
-"""The commit that this source tree is at, and those that an experiment ran at: a line for each, in order."""
+"""The provenance of results: the machine, the commit of this tree, and a file with those of an experiment."""
 
+import platform
 import subprocess
 from pathlib import Path
 
@@ -19,12 +20,12 @@ def source_commit(root: Path = _ROOT) -> str:
     return f"{head}-dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        ended = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return ended.stdout.strip()
+def machine() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = f"{len(names)} x {names[0]}" if names else platform.processor()
+    return f"{processor}, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
 def record_commit(work: Path, commit: str) -> None:
@@ -44,6 +45,14 @@ def provenance(work: Path, commit: str) -> str:
     if commit != [first, *others][-1]:
         parts.append(f"written at {commit}")
     return ", ".join(parts)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        ended = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ended.stdout.strip()
 
 
 def _recorded(work: Path) -> list[str]:
