@@ -5,9 +5,8 @@ that a task means, one is on the first page and one is the last of all. The othe
 often just one: the limit itself, the same label for another person.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from random import Random
 from typing import Literal, TypeAlias, get_args
 
@@ -24,6 +23,7 @@ from trainer.worlds.generated.words import (
     draw_domain,
     draw_names,
     people,
+    pools_of,
 )
 from trainer.worlds.generated.worlds import DATES, Record, Records, Values
 
@@ -60,7 +60,7 @@ RANKED = NUMERIC - {"total"}  # about the one with the highest number
 PEOPLE = 7  # of a task
 _WRITES = frozenset(GYM.axes["write"])
 _HOLDS = 0.8  # the share of the other conditions that a record fulfils which fails one
-_HELD_OUT: tuple[tuple[Pool, int], ...] = (("test", 28), ("validation", 12))
+_HELD_OUT: dict[Pool, int] = {"test": 28, "validation": 12}
 _SIMPLE_WEIGHT = 3
 _JOINED_WEIGHT = 2  # in lessons, since two apps are hard
 _TAUGHT_AT_LEAST = 4  # forms of training with each goal, and with each selection
@@ -121,24 +121,11 @@ def _is_meaningful(form: TaskForm) -> bool:
 FORMS: tuple[TaskForm, ...] = tuple(
     form for goal in GOALS for selection in SELECTIONS if _is_meaningful(form := TaskForm(goal, selection))
 )
+_POOLS = pools_of(FORMS, lambda form: (form.goal, form.selection), _HELD_OUT, _TAUGHT_AT_LEAST, "gym forms")
 
 
-@cache
 def forms_of(pool: Pool) -> tuple[TaskForm, ...]:
-    order = list(FORMS)
-    Random("gym forms").shuffle(order)
-    taught = Counter(part for form in order for part in _parts(form))
-    pools: dict[Pool, tuple[TaskForm, ...]] = {}
-    for name, count in _HELD_OUT:
-        chosen: list[TaskForm] = []
-        for form in order:
-            if len(chosen) < count and all(taught[part] > _TAUGHT_AT_LEAST for part in _parts(form)):
-                chosen.append(form)
-                taught.subtract(_parts(form))
-        pools[name] = tuple(chosen)
-        order = [form for form in order if form not in chosen]
-    pools["train"] = tuple(order)
-    return pools[pool]
+    return _POOLS[pool]
 
 
 def draw_form(pool: Pool, rng: Random, *, lesson: bool = False) -> TaskForm:
@@ -146,10 +133,6 @@ def draw_form(pool: Pool, rng: Random, *, lesson: bool = False) -> TaskForm:
     forms, joined = forms_of(pool), _JOINED_WEIGHT if lesson else 1
     weights = [_SIMPLE_WEIGHT if form.is_simple else joined if form.joined else 1 for form in forms]
     return rng.choices(forms, weights)[0]
-
-
-def _parts(form: TaskForm) -> list[str]:
-    return [form.goal, "_".join(form.selection)]
 
 
 class GymKey(Key, frozen=True):

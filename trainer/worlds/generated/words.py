@@ -5,15 +5,18 @@ label kinds of themes, `*` stands for generated names of projects and teams.
 """
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from keyword import iskeyword
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 Pool: TypeAlias = Literal["train", "validation", "test"]
 Style: TypeAlias = Literal["snake", "camel", "kebab", "pascal"]
+T = TypeVar("T")
 
 _FIFTH: dict[int, Pool] = {3: "validation", 4: "test"}  # of each five, the others train
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -51,6 +54,28 @@ def spell(words: str, style: Style) -> str:
         return "-".join(parts)
     titled = "".join(word.capitalize() for word in parts)
     return titled if style == "pascal" else titled[:1].lower() + titled[1:]
+
+
+def pools_of(
+    every: Iterable[T], parts: Callable[[T], Sequence[object]], held_out: Mapping[Pool, int], kept: int, name: str
+) -> dict[Pool, tuple[T, ...]]:
+    """As many things held out for each pool as it says, in an order that follows from `name`; the rest trains.
+
+    What is held out recombines what is trained: more than `kept` things of training have each of its parts.
+    """
+    order = list(every)
+    Random(name).shuffle(order)
+    taught = Counter(part for each in order for part in parts(each))
+    pools: dict[Pool, tuple[T, ...]] = {}
+    for pool, count in held_out.items():
+        chosen: list[T] = []
+        for each in order:
+            if len(chosen) < count and all(taught[part] > kept for part in parts(each)):
+                chosen.append(each)
+                taught.subtract(parts(each))
+        pools[pool] = tuple(chosen)
+        order = [each for each in order if each not in chosen]
+    return {**pools, "train": tuple(order)}
 
 
 THEMES = (

@@ -4,8 +4,7 @@ The place of a task determines its site, its instruction and its items; the id o
 """
 
 import re
-from collections import Counter
-from functools import cache, lru_cache
+from functools import lru_cache
 from random import Random
 from typing import Literal, cast
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -15,148 +14,49 @@ import msgspec
 from app.base.errors import InvalidError, NotFoundError
 from app.base.values import Task
 from trainer.environment import Scenario, Split
-from trainer.worlds.generated.words import Pool, people, projects
-from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, THRESHOLDS, Act, AppSpec, Role, Site
+from trainer.worlds.generated.words import Pool, people, pools_of, projects
+from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, THRESHOLDS, Act, AppSpec, Field, Role, Site
 
 Verb = Literal["act1", "act2", "act3", "count", "total", "top"]
 Selector = Literal["person", "label", "group", "over"]
 
+Variety = Literal["", "-n", "-w", "-nw"]
+"""What differs from the fixed office: names are drawn from wide pools, wording is free."""
+
+DEMO = "demo"
+TASKS = 3  # of a scenario
 VERBS: tuple[Verb, ...] = ("act1", "act2", "act3", "count", "total", "top")
 SELECTORS: tuple[Selector, ...] = ("person", "label", "group", "over")
 
-_ACT_PHRASES = (
-    "{act} every one of my {nouns} {where}",
-    "{act} all {nouns} {where}",
-    "please {act} the {nouns} {where}",
-)
-_COUNT_PHRASES = (
-    "how many {nouns} {where} do i have",
-    "count my {nouns} {where}",
-    "what is the number of {nouns} {where}",
-)
-_TOTAL_PHRASES = (
-    "what is the total {measure} of my {nouns} {where}",
-    "add up the {measure} of all {nouns} {where}",
-    "sum the {measure} of the {nouns} {where}",
-)
-_TOP_PHRASES = (
-    "{act} the {most} {noun} {where}",
-    "{act} only the {most} one of my {nouns} {where}",
-    "please {act} the one {most} {noun} {where}",
-)
+_FIELDS: dict[Selector, Field] = {"person": "person", "group": "person", "label": "label", "over": "number"}
+_PHRASES: dict[str, tuple[str, ...]] = {
+    "act": (
+        "{act} every one of my {nouns} {where}",
+        "{act} all {nouns} {where}",
+        "please {act} the {nouns} {where}",
+    ),
+    "count": (
+        "how many {nouns} {where} do i have",
+        "count my {nouns} {where}",
+        "what is the number of {nouns} {where}",
+    ),
+    "total": (
+        "what is the total {measure} of my {nouns} {where}",
+        "add up the {measure} of all {nouns} {where}",
+        "sum the {measure} of the {nouns} {where}",
+    ),
+    "top": (
+        "{act} the {most} {noun} {where}",
+        "{act} only the {most} one of my {nouns} {where}",
+        "please {act} the one {most} {noun} {where}",
+    ),
+}
 _WHERE: dict[Selector, str] = {
     "person": "from {value}",
     "label": "in {value}",
     "group": "from my {value}",
     "over": "with {measure} over {value}",
 }
-
-
-class Template(msgspec.Struct, frozen=True):
-    """A kind of task. All tasks of a scenario have the same template."""
-
-    app: str
-    verb: Verb
-    selector: Selector
-
-    @property
-    def name(self) -> str:
-        return f"{self.app}.{self.verb}.{self.selector}"
-
-    @property
-    def spec(self) -> AppSpec:
-        return APPS[self.app]
-
-    @property
-    def role(self) -> Role | None:
-        """The role of the operation that changes items; None if nothing is changed."""
-        if self.verb == "top":
-            return "act1"
-        return self.verb if self.verb in ACTS else None
-
-    @property
-    def act(self) -> Act | None:
-        return self.spec.acts[ACTS.index(self.role)] if self.role else None
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The possible values of the selector."""
-        pools = {"person": PEOPLE, "label": self.spec.values, "group": GROUPS, "over": THRESHOLDS}
-        return pools[self.selector]
-
-    @property
-    def function(self) -> str:
-        """The name of the function that solves the task, the same at every site."""
-        verb = self.act.verb if self.act and self.verb != "top" else self.verb
-        return f"{verb}_{self.spec.nouns}_by_{self.selector}"
-
-    @property
-    def phrasings(self) -> tuple[str, ...]:
-        """The phrasings of the instruction, with {value} left open."""
-        spec = self.spec
-        words = {"noun": spec.noun, "nouns": spec.nouns, "measure": spec.measure, "most": spec.most}
-        words["act"] = self.act.verb if self.act else ""
-        words["where"] = _WHERE[self.selector].format(value="{value}", **words)
-        return tuple(phrase.format(**words) for phrase in _phrases(self.verb))
-
-
-def _phrases(verb: Verb) -> tuple[str, ...]:
-    special = {"count": _COUNT_PHRASES, "total": _TOTAL_PHRASES, "top": _TOP_PHRASES}
-    return special.get(verb, _ACT_PHRASES)
-
-
-# The largest item over a threshold is simply the largest item: nothing would be selected.
-TEMPLATES: tuple[Template, ...] = tuple(
-    Template(app, verb, selector)
-    for app in APPS
-    for verb in VERBS
-    for selector in SELECTORS
-    if (verb, selector) != ("top", "over")
-)
-
-
-_HELD_OUT: tuple[tuple[Split, int], ...] = (("test", 40), ("validation", 16))
-_TAUGHT_AT_LEAST = 2  # templates of the train split that contain each pair of a held-out one
-
-
-@cache
-def templates_of(split: Split) -> tuple[Template, ...]:
-    """The templates of one split.
-
-    Held-out templates recombine trained ones: each of their pairs (app, verb), (app, selector) and (verb,
-    selector) also occurs in the train split.
-    """
-    return _split()[split]
-
-
-@cache
-def _split() -> dict[Split, tuple[Template, ...]]:
-    order = list(TEMPLATES)
-    Random("office split").shuffle(order)
-    taught = Counter(pair for template in order for pair in _pairs(template))
-    splits: dict[Split, tuple[Template, ...]] = {}
-    for name, count in _HELD_OUT:
-        chosen = _hold_out(order, taught, count)
-        splits[name] = chosen
-        order = [template for template in order if template not in chosen]
-    splits["train"] = tuple(order)
-    return splits
-
-
-def _hold_out(order: list[Template], taught: Counter[tuple[str, str]], count: int) -> tuple[Template, ...]:
-    chosen: list[Template] = []
-    for template in order:
-        if len(chosen) < count and all(taught[pair] > _TAUGHT_AT_LEAST for pair in _pairs(template)):
-            chosen.append(template)
-            taught.subtract(_pairs(template))
-    return tuple(chosen)
-
-
-def _pairs(template: Template) -> list[tuple[str, str]]:
-    app, verb, selector = template.app, template.verb, template.selector
-    return [(app, verb), (app, selector), (verb, selector)]
-
-
 _FRAMES: dict[Pool, dict[str, tuple[str, ...]]] = {
     "train": {
         "act": (
@@ -206,7 +106,7 @@ _FRAMES: dict[Pool, dict[str, tuple[str, ...]]] = {
         ),
     },
 }  # fmt: skip
-_FREE_WORDING_WHERE: dict[Pool, dict[Selector, tuple[str, ...]]] = {
+_FREE_WHERE: dict[Pool, dict[Selector, tuple[str, ...]]] = {
     "train": {
         "person": ("from {v}", "{by} {v}", "that come from {v}", "that are {by} {v}"),
         "label": ("in {v}", "in the {label} {v}", "with the {label} {v}", "whose {label} is {v}", "marked {v}"),
@@ -241,31 +141,108 @@ _BY = {
     "files": "uploaded by",
     "todo": "assigned to",
 }
+_HELD_OUT: dict[Pool, int] = {"test": 40, "validation": 16}
+_TAUGHT_AT_LEAST = 2  # templates of the train split that contain each pair of a held-out one
+_WORLD = re.compile(r"t(\d{1,3})-s(\d{1,10})-d(\d{1,7})(-n?w|-n)?-([0-2])(?:-x([0-9a-z]{1,16}))?")
+_THRESHOLDS = range(15, 86)
+_DRAWN = 1_000_000  # sites of drawn scenarios; higher ones are used only if they are named
+_SITES = 10_000_000
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A kind of task. All tasks of a scenario have the same template."""
+
+    app: str
+    verb: Verb
+    selector: Selector
+
+    @property
+    def name(self) -> str:
+        return f"{self.app}.{self.verb}.{self.selector}"
+
+    @property
+    def spec(self) -> AppSpec:
+        return APPS[self.app]
+
+    @property
+    def role(self) -> Role | None:
+        """The role of the operation that changes items; None if nothing is changed."""
+        if self.verb == "top":
+            return "act1"
+        return self.verb if self.verb in ACTS else None
+
+    @property
+    def act(self) -> Act | None:
+        return self.spec.acts[ACTS.index(self.role)] if self.role else None
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The possible values of the selector."""
+        pools = {"person": PEOPLE, "label": self.spec.values, "group": GROUPS, "over": THRESHOLDS}
+        return pools[self.selector]
+
+    @property
+    def field(self) -> Field:
+        """That the selector is about."""
+        return _FIELDS[self.selector]
+
+    @property
+    def function(self) -> str:
+        """The name of the function that solves the task, the same at every site."""
+        verb = self.act.verb if self.act and self.verb != "top" else self.verb
+        return f"{verb}_{self.spec.nouns}_by_{self.selector}"
+
+    @property
+    def phrasings(self) -> tuple[str, ...]:
+        """The phrasings of the instruction, with {value} left open."""
+        where = _WHERE[self.selector].format(value="{value}", **self.words)
+        return tuple(phrase.format(where=where, **self.words) for phrase in _PHRASES[self.asked])
+
+    @property
+    def asked(self) -> str:
+        """What decides the frames of its wording: one of three acts, or anything else."""
+        return "act" if self.verb in ACTS else self.verb
+
+    @property
+    def words(self) -> dict[str, str]:
+        """For the frames."""
+        spec, act = self.spec, self.act.verb if self.act else ""
+        return {"noun": spec.noun, "nouns": spec.nouns, "measure": spec.measure, "most": spec.most, "act": act}
+
+
+# The largest item over a threshold is simply the largest item: nothing would be selected.
+TEMPLATES: tuple[Template, ...] = tuple(
+    Template(app, verb, selector)
+    for app in APPS
+    for verb in VERBS
+    for selector in SELECTORS
+    if (verb, selector) != ("top", "over")
+)
+_SPLITS = pools_of(
+    TEMPLATES,
+    lambda each: ((each.app, each.verb), (each.app, each.selector), (each.verb, each.selector)),
+    _HELD_OUT,
+    _TAUGHT_AT_LEAST,
+    "office split",
+)
+
+
+def templates_of(split: Split) -> tuple[Template, ...]:
+    """The templates of one split.
+
+    Held-out templates recombine trained ones: each of their pairs (app, verb), (app, selector) and (verb,
+    selector) also occurs in the train split.
+    """
+    return _SPLITS[split]
 
 
 def word_freely(template: Template, value: str, pool: Pool, rng: Random) -> str:
     """An instruction for the template in words of the pool."""
     spec = template.spec
-    act = template.act.verb if template.act else ""
-    kind = "act" if template.verb.startswith("act") else template.verb
-    words = {"noun": spec.noun, "nouns": spec.nouns, "measure": spec.measure, "most": spec.most}
-    where = rng.choice(_FREE_WORDING_WHERE[pool][template.selector]).format(v=value, **_fields(spec), **words)
-    frame = rng.choice(_FRAMES[pool][kind])
-    return frame.format(act=act, Act=act.title(), where=where, them=f"{spec.nouns} {where}", **words)
-
-
-def _fields(spec: AppSpec) -> dict[str, str]:
-    return {"by": _BY[spec.name], "person": spec.persons[0], "label": spec.labels[0]}
-
-
-DEMO = "demo"
-TASKS = 3  # of a scenario
-
-Variety = Literal["", "-n", "-w", "-nw"]
-"""What differs from the fixed office: names are drawn from wide pools, wording is free."""
-
-_WORLD = re.compile(r"t(\d{1,3})-s(\d{1,10})-d(\d{1,7})(-n?w|-n)?-([0-2])(?:-x([0-9a-z]{1,16}))?")
-_THRESHOLDS = range(15, 86)
+    words = template.words | {"by": _BY[spec.name], "person": spec.persons[0], "label": spec.labels[0]}
+    where = rng.choice(_FREE_WHERE[pool][template.selector]).format(v=value, **words)
+    frame = rng.choice(_FRAMES[pool][template.asked])
+    return frame.format(Act=words["act"].title(), where=where, them=f"{spec.nouns} {where}", **words)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,10 +333,6 @@ def _thresholds(seed: int) -> tuple[str, ...]:
 def _pool(kind: Template) -> Pool:
     pools: tuple[Pool, ...] = ("train", "validation", "test")
     return next(pool for pool in pools if kind in templates_of(pool))
-
-
-_DRAWN = 1_000_000  # sites of drawn scenarios; higher ones are used only if they are named
-_SITES = 10_000_000
 
 
 def draw(split: Split, count: int, seed: int, *, site: int | None = None, variety: Variety = "") -> list[Scenario]:
