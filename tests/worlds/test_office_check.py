@@ -1,6 +1,5 @@
 """The checks agree with the verifier, which sees the world itself, on every template that has one."""
 
-from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
@@ -12,20 +11,14 @@ from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from app.tasks.verification import score
+from tests.bench.traffic import can_check, check_of
 from tests.support.office_instructions import asked_by
 from trainer.worlds.office.apps import PEOPLE
 from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 from trainer.worlds.office.expert import ExpertScript
 from trainer.worlds.office.scenarios import TEMPLATES, Template, place_at, scenario, templates_of
-from trainer.worlds.office.worlds import can_check, check_of
 
 _ENVIRONMENT = OfficeEnvironment()
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox() as opened:
-        yield opened
 
 
 async def play(sandbox: ForkedSandbox, world: OfficeWorld, instruction: str) -> Json:

@@ -21,6 +21,7 @@ from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, rows_at
 RecordId: TypeAlias = int | str
 Values: TypeAlias = dict[str, str | int]  # the details of one task, by parameter
 
+State = TypeVar("State", bound="AppServices")
 DATES = tuple(f"2026-{month:02}-{day:02}" for month in range(1, 13) for day in range(1, 29))
 
 
@@ -132,11 +133,11 @@ class WorldRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
     def fields(self) -> dict[str, Json]:
-        """Of the body. Raises ServiceRefusal."""
+        """Of the body. Raises RefusedError."""
         try:
             return msgspec.json.decode(self.body, type=dict[str, Any]) if self.body else {}
         except msgspec.MsgspecError as error:
-            raise ServiceRefusal(422, "the body is not a json object") from error
+            raise RefusedError(422, "the body is not a json object") from error
 
 
 class WorldResponse(msgspec.Struct, frozen=True):
@@ -145,7 +146,9 @@ class WorldResponse(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class ServiceRefusal(Exception):  # noqa: N818 - an answer of a service, as its API words it
+class RefusedError(Exception):
+    """A service refuses a request. The message is short and names the remedy."""
+
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -174,7 +177,7 @@ class AppServices:
         api = self._apis[app]
         try:
             return self._operate(api, request)
-        except ServiceRefusal as refusal:
+        except RefusedError as refusal:
             error = {api.wire("error"): refusal.message}
             if refusal.status == 429:
                 return WorldResponse(429, error, (("retry-after", "1"),))
@@ -195,7 +198,7 @@ class AppServices:
         route, identity = _match_route(api.routes, request)
         if route.role == "login":
             if request.fields().get("password") != self.password(api.name):
-                raise ServiceRefusal(401, "wrong password")
+                raise RefusedError(401, "wrong password")
             return WorldResponse(200, {api.wire("token"): self.token(api.name)})
         self._authorize(api, request)
         collection, records = api.collections[route.collection], self.records[api.name, route.collection]
@@ -238,27 +241,27 @@ class AppServices:
                 name = api.header
                 given = request.headers.get(name.lower())
         if given != wanted:
-            raise ServiceRefusal(401, f"wrong {name}")
+            raise RefusedError(401, f"wrong {name}")
 
     def _limit_rate(self, api: Api) -> None:
         """Counts a read, if reads are limited; every fourth is refused, from the second on."""
         if api.shape.errors == "limited":
             count = self._reads[api.name] = self._reads.get(api.name, 0) + 1
             if count % 4 == 2:
-                raise ServiceRefusal(429, "too many requests, retry after 1 second")
+                raise RefusedError(429, "too many requests, retry after 1 second")
 
     def _be_busy(self, api: Api) -> None:
         """Counts a change, if services are busy at times; every third is refused, from the first on."""
         if api.shape.errors == "soft":
             count = self._writes[api.name] = self._writes.get(api.name, 0) + 1
             if count % 3 == 1:
-                raise ServiceRefusal(503, "busy")
+                raise RefusedError(503, "busy")
 
     def _create(self, api: Api, route: Route, records: list[Record], given: dict[str, Json]) -> WorldResponse:
         collection = api.collections[route.collection]
         changes = _changes(api, route, given, "")
         if not changes.fields.get(collection.required):
-            raise ServiceRefusal(422, f"{collection.fields[collection.required]} is required")
+            raise RefusedError(422, f"{collection.fields[collection.required]} is required")
         record = blank_record(collection, new_id(api, {each.id for each in records}, self._ids))
         changes.apply(record)
         records.append(record)
@@ -274,11 +277,11 @@ class AppServices:
         batch = api.shape.write == "batch" and "ids" in given
         listed = given["ids"] if batch else [identity or given.get(api.id_name)]
         if not isinstance(listed, list):
-            raise ServiceRefusal(422, "ids is not a list")
+            raise RefusedError(422, "ids is not a list")
         changed = [_record(collection, records, each) for each in listed]
         changes = [_changes(api, route, given, record.state) for record in changed]
         if not all(each.fields or each.extra for each in changes):
-            raise ServiceRefusal(422, "nothing to change")
+            raise RefusedError(422, "nothing to change")
         self._be_busy(api)
         for record, each in zip(changed, changes, strict=True):
             each.apply(record)
@@ -287,159 +290,6 @@ class AppServices:
         if collection.is_strict:
             return WorldResponse(200, {"changed": len(changed)})
         return WorldResponse(200, _row(api, collection, changed[0], whole=True))
-
-
-def _match_route(routes: Iterable[Route], request: WorldRequest) -> tuple[Route, str]:
-    """The route of a request, and the id in its address, if there is one. Raises ServiceRefusal."""
-    for route in sorted(routes, key=lambda each: "{" in each.path):  # `/tickets/feed` is no ticket
-        parts = route.path.strip("/").split("/")
-        if route.method != request.method or len(parts) != len(request.path):
-            continue
-        pairs = list(zip(parts, request.path, strict=True))
-        if all(part.startswith("{") or part == given for part, given in pairs):
-            return route, next((given for part, given in pairs if part.startswith("{")), "")
-    raise ServiceRefusal(404, "no such address")
-
-
-def _record(collection: Collection, records: list[Record], identity: Json) -> Record:
-    for record in records:
-        if str(record.id) == str(identity):
-            return record
-    raise ServiceRefusal(404, f"no {collection.domain.noun} {str(identity)[:40]}")
-
-
-def _filtered(api: Api, collection: Collection, records: list[Record], query: Mapping[str, str]) -> list[Record]:
-    for field in FILTERED if api.shape.filters == "equal" else ():
-        wanted = query.get(collection.fields[field])
-        records = [each for each in records if wanted in (None, getattr(each, field))]
-    return records
-
-
-def _list(api: Api, collection: Collection, records: list[Record], request: WorldRequest) -> WorldResponse:
-    """The page that the query asks for."""
-    at, size = _start(api, request.query), _size(api, request.query, len(records))
-    listed = [(str(each.id), _row(api, collection, each, whole=False)) for each in records[at : at + size]]
-    content: Json = dict(listed) if api.shape.is_keyed else [row for _, row in listed]
-    for key in reversed(rows_at(api, collection)):
-        content = {key: content}
-    after = f"c{at + size}" if at + size < len(records) else None
-    if api.shape.paging == "cursor":
-        content[api.wire("next")] = after
-    if api.shape.paging != "link":
-        return WorldResponse(200, content)
-    link = f"/{'/'.join(request.path)}?{api.wire('cursor')}={quote(after)}" if after else None
-    content[api.wire("links")] = {"next": link}
-    return WorldResponse(200, content, (("link", f'<{link}>; rel="next"'),) if link else ())
-
-
-def _start(api: Api, query: Mapping[str, str]) -> int:
-    """The position of the first record."""
-    match api.shape.paging:
-        case "page":
-            page = _number(query.get(api.wire("page"), str(api.first_page)))
-            if page is None or page < api.first_page:
-                raise ServiceRefusal(422, f"{api.wire('page')} must be at least {api.first_page}")
-            return (page - api.first_page) * PAGE_SIZE
-        case "offset":
-            offset = _number(query.get(api.wire("offset"), "0"))
-            if offset is None or offset < 0:
-                raise ServiceRefusal(422, f"{api.wire('offset')} must be at least 0")
-            return offset
-        case "cursor" | "link":
-            text = query.get(api.wire("cursor"), "c0")
-            cursor = _number(text[1:]) if text.startswith("c") else None
-            if cursor is None:
-                raise ServiceRefusal(422, f"unknown {api.wire('cursor')}")
-            return cursor
-    return 0
-
-
-def _size(api: Api, query: Mapping[str, str], total: int) -> int:
-    if api.shape.paging == "whole":
-        return total
-    wanted = _number(query.get(api.wire("limit"), "")) if api.shape.paging == "offset" else None
-    return PAGE_SIZE if wanted is None else max(1, min(wanted, PAGE_SIZE))
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
-
-
-def _row(api: Api, collection: Collection, record: Record, *, whole: bool) -> dict[str, Json]:
-    """A record as the API shows it."""
-    rest: dict[str, Json] = {
-        name: getattr(record, field)
-        for field, name in collection.fields.items()
-        if whole or not api.shape.lacks_field or field != collection.hidden
-    }
-    if api.shape.nesting == "object":
-        rest[collection.fields["person"]] = {api.wire("inner"): record.person}
-    rest |= {flag: record.state == flag for flag in collection.flags} | record.extra
-    first: dict[str, Json] = {api.id_name: record.id}
-    return {**first, api.wire("group"): rest} if api.shape.nesting == "grouped" else {**first, **rest}
-
-
-class _Changes(msgspec.Struct, frozen=True):
-    """What a request sets."""
-
-    fields: dict[RecordField, Json]
-    extra: dict[str, Json] = {}
-
-    def apply(self, record: Record) -> None:
-        for field, value in self.fields.items():
-            setattr(record, field, value)
-        record.extra |= self.extra
-
-
-def _changes(api: Api, route: Route, given: dict[str, Json], state: str) -> _Changes:
-    """`state` is that of the record, if there is one."""
-    if route.verb is not None:
-        return _Changes({"state": route.verb.done})
-    collection = api.collections[route.collection]
-    if api.shape.body == "wrapped":
-        inner = given.get(collection.singular)
-        if not isinstance(inner, dict):
-            raise ServiceRefusal(422, f"{collection.singular} is required")
-        given = inner
-    sets_state = route.role == "update" and api.shape.write == "patch"  # or only its own operation does
-    fields: dict[RecordField, Json] = {
-        field: given[collection.fields[field]]
-        for field in collection.writable
-        if given.get(collection.fields.get(field, "")) is not None and (field != "state" or sets_state)
-    }
-    for field in collection.fields:
-        if field in fields:
-            _check(collection, field, fields[field])
-    fields |= _flagged(collection, given, state) if sets_state else {}
-    extra = {name: given[name] for name in collection.writable_extras if given.get(name) is not None}
-    return _Changes(fields, extra)
-
-
-def _check(collection: Collection, field: RecordField, value: Json) -> None:
-    """Raises ServiceRefusal for a value that the field does not take."""
-    name, is_strict = collection.fields[field], collection.is_strict
-    if not is_strict and not isinstance(value, int if field == "number" else str):
-        raise ServiceRefusal(422, f"{name} has the wrong type")
-    if is_strict and field == "state" and value not in collection.states[1:]:
-        raise ServiceRefusal(422, f"{name} cannot be {str(value)[:40]}")
-    known = {"label": collection.domain.values if is_strict else None, "state": collection.states}.get(field)
-    if known is not None and value not in known:
-        raise ServiceRefusal(422, f"{name} must be one of {', '.join(known)}")
-
-
-def _flagged(collection: Collection, given: Mapping[str, Json], state: str) -> dict[RecordField, Json]:
-    """The state of a record after its flags are set: one that it did not have, if any is, or none."""
-    flags = {flag: given[flag] for flag in collection.flags if given.get(flag) is not None}
-    if wrong := [flag for flag, value in flags.items() if not isinstance(value, bool)]:
-        raise ServiceRefusal(422, f"{wrong[0]} has the wrong type")
-    if not flags:
-        return {}
-    new = [flag for flag, value in flags.items() if value and flag != state]
-    kept = state if flags.get(state, True) else collection.domain.initial
-    return {"state": new[0] if new else kept}
-
-
-State = TypeVar("State", bound=AppServices)
 
 
 class LiveWorlds(Generic[State]):
@@ -491,3 +341,153 @@ class LiveWorlds(Generic[State]):
             return self.get(parts[0]).respond(parts[1], request)
         except NotFoundError as error:
             return WorldResponse(404, {"message": str(error)})
+
+
+def _match_route(routes: Iterable[Route], request: WorldRequest) -> tuple[Route, str]:
+    """The route of a request, and the id in its address, if there is one. Raises RefusedError."""
+    for route in sorted(routes, key=lambda each: "{" in each.path):  # `/tickets/feed` is no ticket
+        parts = route.path.strip("/").split("/")
+        if route.method != request.method or len(parts) != len(request.path):
+            continue
+        pairs = list(zip(parts, request.path, strict=True))
+        if all(part.startswith("{") or part == given for part, given in pairs):
+            return route, next((given for part, given in pairs if part.startswith("{")), "")
+    raise RefusedError(404, "no such address")
+
+
+def _record(collection: Collection, records: list[Record], identity: Json) -> Record:
+    for record in records:
+        if str(record.id) == str(identity):
+            return record
+    raise RefusedError(404, f"no {collection.domain.noun} {str(identity)[:40]}")
+
+
+def _filtered(api: Api, collection: Collection, records: list[Record], query: Mapping[str, str]) -> list[Record]:
+    for field in FILTERED if api.shape.filters == "equal" else ():
+        wanted = query.get(collection.fields[field])
+        records = [each for each in records if wanted in (None, getattr(each, field))]
+    return records
+
+
+def _list(api: Api, collection: Collection, records: list[Record], request: WorldRequest) -> WorldResponse:
+    """The page that the query asks for."""
+    at, size = _start(api, request.query), _size(api, request.query, len(records))
+    listed = [(str(each.id), _row(api, collection, each, whole=False)) for each in records[at : at + size]]
+    content: Json = dict(listed) if api.shape.is_keyed else [row for _, row in listed]
+    for key in reversed(rows_at(api, collection)):
+        content = {key: content}
+    after = f"c{at + size}" if at + size < len(records) else None
+    if api.shape.paging == "cursor":
+        content[api.wire("next")] = after
+    if api.shape.paging != "link":
+        return WorldResponse(200, content)
+    link = f"/{'/'.join(request.path)}?{api.wire('cursor')}={quote(after)}" if after else None
+    content[api.wire("links")] = {"next": link}
+    return WorldResponse(200, content, (("link", f'<{link}>; rel="next"'),) if link else ())
+
+
+def _start(api: Api, query: Mapping[str, str]) -> int:
+    """The position of the first record."""
+    match api.shape.paging:
+        case "page":
+            page = _number(query.get(api.wire("page"), str(api.first_page)))
+            if page is None or page < api.first_page:
+                raise RefusedError(422, f"{api.wire('page')} must be at least {api.first_page}")
+            return (page - api.first_page) * PAGE_SIZE
+        case "offset":
+            offset = _number(query.get(api.wire("offset"), "0"))
+            if offset is None or offset < 0:
+                raise RefusedError(422, f"{api.wire('offset')} must be at least 0")
+            return offset
+        case "cursor" | "link":
+            text = query.get(api.wire("cursor"), "c0")
+            cursor = _number(text[1:]) if text.startswith("c") else None
+            if cursor is None:
+                raise RefusedError(422, f"unknown {api.wire('cursor')}")
+            return cursor
+    return 0
+
+
+def _size(api: Api, query: Mapping[str, str], total: int) -> int:
+    if api.shape.paging == "whole":
+        return total
+    wanted = _number(query.get(api.wire("limit"), "")) if api.shape.paging == "offset" else None
+    return PAGE_SIZE if wanted is None else max(1, min(wanted, PAGE_SIZE))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
+
+
+def _row(api: Api, collection: Collection, record: Record, *, whole: bool) -> dict[str, Json]:
+    """A record as the API shows it."""
+    rest: dict[str, Json] = {
+        name: getattr(record, field)
+        for field, name in collection.fields.items()
+        if whole or not api.shape.lacks_field or field != collection.hidden
+    }
+    if api.shape.nesting == "object":
+        rest[collection.fields["person"]] = {api.wire("inner"): record.person}
+    rest |= {flag: record.state == flag for flag in collection.flags} | record.extra
+    first: dict[str, Json] = {api.id_name: record.id}
+    return {**first, api.wire("group"): rest} if api.shape.nesting == "grouped" else {**first, **rest}
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    """What a request sets."""
+
+    fields: dict[RecordField, Json]
+    extra: dict[str, Json] = {}
+
+    def apply(self, record: Record) -> None:
+        for field, value in self.fields.items():
+            setattr(record, field, value)
+        record.extra |= self.extra
+
+
+def _changes(api: Api, route: Route, given: dict[str, Json], state: str) -> _Changes:
+    """`state` is that of the record, if there is one."""
+    if route.verb is not None:
+        return _Changes({"state": route.verb.done})
+    collection = api.collections[route.collection]
+    if api.shape.body == "wrapped":
+        inner = given.get(collection.singular)
+        if not isinstance(inner, dict):
+            raise RefusedError(422, f"{collection.singular} is required")
+        given = inner
+    sets_state = route.role == "update" and api.shape.write == "patch"  # or only its own operation does
+    fields: dict[RecordField, Json] = {
+        field: given[collection.fields[field]]
+        for field in collection.writable
+        if given.get(collection.fields.get(field, "")) is not None and (field != "state" or sets_state)
+    }
+    for field in collection.fields:
+        if field in fields:
+            _check(collection, field, fields[field])
+    fields |= _flagged(collection, given, state) if sets_state else {}
+    extra = {name: given[name] for name in collection.writable_extras if given.get(name) is not None}
+    return _Changes(fields, extra)
+
+
+def _check(collection: Collection, field: RecordField, value: Json) -> None:
+    """Raises RefusedError for a value that the field does not take."""
+    name, is_strict = collection.fields[field], collection.is_strict
+    if not is_strict and not isinstance(value, int if field == "number" else str):
+        raise RefusedError(422, f"{name} has the wrong type")
+    if is_strict and field == "state" and value not in collection.states[1:]:
+        raise RefusedError(422, f"{name} cannot be {str(value)[:40]}")
+    known = {"label": collection.domain.values if is_strict else None, "state": collection.states}.get(field)
+    if known is not None and value not in known:
+        raise RefusedError(422, f"{name} must be one of {', '.join(known)}")
+
+
+def _flagged(collection: Collection, given: Mapping[str, Json], state: str) -> dict[RecordField, Json]:
+    """The state of a record after its flags are set: one that it did not have, if any is, or none."""
+    flags = {flag: given[flag] for flag in collection.flags if given.get(flag) is not None}
+    if wrong := [flag for flag, value in flags.items() if not isinstance(value, bool)]:
+        raise RefusedError(422, f"{wrong[0]} has the wrong type")
+    if not flags:
+        return {}
+    new = [flag for flag, value in flags.items() if value and flag != state]
+    kept = state if flags.get(state, True) else collection.domain.initial
+    return {"state": new[0] if new else kept}

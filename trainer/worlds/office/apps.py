@@ -68,11 +68,7 @@ APPS: dict[str, AppSpec] = {
             values=("work", "travel", "bills", "news", "orders", "health"),
             measure="size",
             most="largest",
-            acts=(
-                Act("archive", ("archive", "store", "shelve")),
-                DELETE,
-                Act("star", ("star", "flag", "mark")),
-            ),
+            acts=(Act("archive", ("archive", "store", "shelve")), DELETE, Act("star", ("star", "flag", "mark"))),
         ),
         AppSpec(
             name="notes",
@@ -84,11 +80,7 @@ APPS: dict[str, AppSpec] = {
             values=("recipes", "ideas", "quotes", "dreams", "plans", "poems"),
             measure="length",
             most="longest",
-            acts=(
-                Act("pin", ("pin", "stick", "fasten")),
-                DELETE,
-                Act("share", ("share", "send", "post")),
-            ),
+            acts=(Act("pin", ("pin", "stick", "fasten")), DELETE, Act("share", ("share", "send", "post"))),
         ),
         AppSpec(
             name="calendar",
@@ -174,6 +166,17 @@ APPS: dict[str, AppSpec] = {
 }
 
 
+APP_NAMES = (*APPS, "contacts", "supervisor")
+
+_INTEGER: dict[str, Json] = {"type": "integer"}
+_STRING: dict[str, Json] = {"type": "string"}
+_TOKEN: dict[str, Json] = {"name": "access_token", "in": "header", "required": True, "schema": _STRING}
+_ERROR: dict[str, Json] = {
+    "description": "refused",
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"message": _STRING}}}},
+}
+
+
 class AppSite(msgspec.Struct, frozen=True, kw_only=True):
     """One app as deployed at a site."""
 
@@ -224,32 +227,6 @@ def candidates(spec: AppSpec) -> dict[Role, tuple[str, ...]]:
     }
 
 
-def _app_site(spec: AppSpec, rng: Random) -> AppSite:
-    return AppSite(
-        spec=spec,
-        names={role: rng.choice(names) for role, names in candidates(spec).items()},
-        fields={
-            "person": rng.choice(spec.persons),
-            "label": rng.choice(spec.labels),
-            "number": rng.choice(spec.numbers),
-        },
-        first_page=rng.choice((0, 1)),
-        hidden=rng.choice(("label", "number")),
-        guarded=rng.choice(ACTS),
-    )
-
-
-APP_NAMES = (*APPS, "contacts", "supervisor")
-
-_INTEGER: dict[str, Json] = {"type": "integer"}
-_STRING: dict[str, Json] = {"type": "string"}
-_TOKEN: dict[str, Json] = {"name": "access_token", "in": "header", "required": True, "schema": _STRING}
-_ERROR: dict[str, Json] = {
-    "description": "refused",
-    "content": {"application/json": {"schema": {"type": "object", "properties": {"message": _STRING}}}},
-}
-
-
 def document(site: Site, app: str, base: str) -> dict[str, Json]:
     """`base` is the URL of the services. Raises NotFoundError for an unknown app."""
     if app not in APP_NAMES:
@@ -268,6 +245,21 @@ def operation_names() -> dict[str, list[str]]:
     names = {app: {name for each in candidates(spec).values() for name in each} for app, spec in APPS.items()}
     names |= {"contacts": {*LOGIN_NAMES, *MEMBER_NAMES}, "supervisor": {"show_passwords", "show_profile"}}
     return {app: sorted(found) for app, found in sorted(names.items())}
+
+
+def _app_site(spec: AppSpec, rng: Random) -> AppSite:
+    return AppSite(
+        spec=spec,
+        names={role: rng.choice(names) for role, names in candidates(spec).items()},
+        fields={
+            "person": rng.choice(spec.persons),
+            "label": rng.choice(spec.labels),
+            "number": rng.choice(spec.numbers),
+        },
+        first_page=rng.choice((0, 1)),
+        hidden=rng.choice(("label", "number")),
+        guarded=rng.choice(ACTS),
+    )
 
 
 def _description(app: str) -> str:
@@ -329,15 +321,17 @@ def _act(name: str, summary: str) -> Json:
 
 
 def _get(name: str, summary: str, parameters: list[Json], answer: Json) -> Json:
-    return {
-        "get": {"operationId": name, "summary": summary, "parameters": parameters, "responses": _answers(answer)}
-    }
+    return {"get": _operation(name, summary, parameters, answer)}
 
 
 def _post(name: str, summary: str, parameters: list[Json], body: dict[str, Json], answer: Json) -> Json:
-    operation = {"operationId": name, "summary": summary, "parameters": parameters, "responses": _answers(answer)}
     content = {"application/json": {"schema": _object(body)}}
+    operation = _operation(name, summary, parameters, answer)
     return {"post": {**operation, "requestBody": {"required": True, "content": content}}}
+
+
+def _operation(name: str, summary: str, parameters: list[Json], answer: Json) -> dict[str, Json]:
+    return {"operationId": name, "summary": summary, "parameters": parameters, "responses": _answers(answer)}
 
 
 def _answers(schema: Json) -> Json:

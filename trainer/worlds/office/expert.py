@@ -13,7 +13,7 @@ import msgspec
 
 from app.base.values import Offer
 from trainer.worlds.office import apps, solution
-from trainer.worlds.office.apps import APP_NAMES, APPS, AppSite, AppSpec, Field, Role, Site, candidates, document
+from trainer.worlds.office.apps import APP_NAMES, APPS, AppSite, Field, Role, Site, candidates, document
 from trainer.worlds.office.scenarios import TEMPLATES, Template
 
 SENTENCES = (
@@ -27,6 +27,17 @@ SENTENCES = (
 _READ, _WRITE, _USE, _REPAIR, _DIRECT, _DONE = SENTENCES
 _RAISED = re.compile(r"[A-Z]\w*(: |$)")  # the last line of a traceback
 _BUSY = re.compile(r"ApiError: .*\b503\b")
+_WORD = re.compile(r"\w+")
+
+ERRORS = (
+    "ApiError: Response status code is 401 404 409 422",
+    "message wrong password access_token no call first pages start at id page is not a number group",
+    "AttributeError TypeError NameError KeyError ValueError ValidationError SyntaxError IndentationError",
+    "apis.mail has no operation app API Did you mean or did there is",
+    "apis.api_docs.show_api_descriptions app_name lists them",
+    "name is not defined missing argument unexpected needs a string an integer signature object",
+    "TimeoutError CallLimit ok None error line invalid syntax",
+)
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +70,8 @@ class ExpertScript:
         faults: Faults = FLAWLESS,
     ) -> None:
         self._site, self._template, self._value = site, template, value
-        self._skill = None if rng.random() < faults.ignore else _fitting_offer(offers, self._template)
+        ignoring = rng.random() < faults.ignore
+        self._fits = not ignoring and any(offer.name == template.function for offer in offers)
         self._inline = rng.random() < faults.inline
         self._trusting = faults.trust > 0 and rng.random() < faults.trust
         self._notes = faults.notes > 0 and rng.random() < faults.notes
@@ -72,12 +84,13 @@ class ExpertScript:
     def next_turn(self, observations: Sequence[str]) -> str:
         """The next message: a sentence and a python block."""
         if self._stage == "start":
-            return self._use_skill() if self._skill else self._read()
+            return self._use_skill() if self._fits else self._read()
         if self._stage == "read":
             return self._solve()
-        if not _raised(observations[-1]):
-            return self._complete()
-        if _BUSY.match(observations[-1].rpartition("\n")[2]):
+        last = observations[-1].rpartition("\n")[2]
+        if not _RAISED.match(last):
+            return _message(_DONE, self._completion())
+        if _BUSY.match(last):
             return self._again
         return self._solve() if self._documents_seen else self._read()
 
@@ -96,7 +109,7 @@ class ExpertScript:
 
     def _solve(self) -> str:
         """The solution, with the mistake in the first attempt and without it afterwards."""
-        sentence = _DIRECT if self._inline else _REPAIR if self._solved or self._skill else _WRITE
+        sentence = _DIRECT if self._inline else _REPAIR if self._solved or self._fits else _WRITE
         site = self._site if self._solved else self._assumed_site
         self._stage, self._solved = "ran", True
         if self._notes and site == self._site:
@@ -109,9 +122,6 @@ class ExpertScript:
         code = solution.function(self._template, site)
         return _message(sentence, f"{code}\n{solution.call(self._template, self._value)}")
 
-    def _complete(self) -> str:
-        return _message(_DONE, self._completion())
-
     def _completion(self) -> str:
         answer = "" if self._template.role else "answer=result"
         return f"apis.supervisor.complete_task({answer})"
@@ -119,15 +129,6 @@ class ExpertScript:
 
 def _message(sentence: str, code: str) -> str:
     return f"{sentence}\n```python\n{code}\n```"
-
-
-def _raised(observation: str) -> bool:
-    return _RAISED.match(observation.rpartition("\n")[2]) is not None
-
-
-def _fitting_offer(offers: Sequence[Offer], template: Template) -> Offer | None:
-    """The highest-ranked offer that was made for the same template."""
-    return next((offer for offer in offers if offer.name == template.function), None)
 
 
 def _assumed_site(site: Site, template: Template, rng: Random, faults: Faults) -> Site:
@@ -156,19 +157,6 @@ def _renamed(here: AppSite, template: Template, rng: Random) -> AppSite:
     return msgspec.structs.replace(here, names={**here.names, role: rng.choice(others)})
 
 
-_WORD = re.compile(r"\w+")
-
-ERRORS = (
-    "ApiError: Response status code is 401 404 409 422",
-    "message wrong password access_token no call first pages start at id page is not a number group",
-    "AttributeError TypeError NameError KeyError ValueError ValidationError SyntaxError IndentationError",
-    "apis.mail has no operation app API Did you mean or did there is",
-    "apis.api_docs.show_api_descriptions app_name lists them",
-    "name is not defined missing argument unexpected needs a string an integer signature object",
-    "TimeoutError CallLimit ok None error line invalid syntax",
-)
-
-
 def vocabulary() -> list[str]:
     """Words in a fixed order, each once. API identifiers are whole words; function names are split into parts."""
     return list(dict.fromkeys(_words()))
@@ -178,7 +166,9 @@ def _words() -> Iterator[str]:
     yield from (*APP_NAMES, *apps.PEOPLE, *apps.GROUPS, *apps.THRESHOLDS)
     yield from (*apps.MEMBER_NAMES, *apps.MEMBER_FIELDS)
     for spec in APPS.values():
-        yield from _app_words(spec)
+        yield from (*spec.persons, *spec.labels, *spec.numbers, *spec.values)
+        for names in candidates(spec).values():
+            yield from names
     for template in TEMPLATES:
         yield from template.function.split("_")
         for phrasing in template.phrasings:
@@ -186,12 +176,6 @@ def _words() -> Iterator[str]:
     yield from _site_words(Site.of(0))
     for text in (*SENTENCES, *ERRORS):
         yield from _WORD.findall(text)
-
-
-def _app_words(spec: AppSpec) -> Iterator[str]:
-    yield from (*spec.persons, *spec.labels, *spec.numbers, *spec.values)
-    for names in candidates(spec).values():
-        yield from names
 
 
 def _site_words(site: Site) -> Iterator[str]:

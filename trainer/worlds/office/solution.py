@@ -1,5 +1,6 @@
 """The canonical function for a template at a site, as a careful reader of its documents would write it."""
 
+from trainer.lessons.program import indent
 from trainer.worlds.office.apps import AppSite, Field, Role, Site
 from trainer.worlds.office.scenarios import Selector, Template
 
@@ -9,7 +10,6 @@ _PARAMETERS: dict[Selector, str] = {
     "group": "group: str",
     "over": "limit: int",
 }
-_FIELDS: dict[Selector, Field] = {"person": "person", "group": "person", "label": "label", "over": "number"}
 _RESULTS = {"count": "count", "total": "total", "top": "best"}
 
 
@@ -19,7 +19,7 @@ def signature(template: Template) -> str:
 
 def function(template: Template, site: Site) -> str:
     """The source of the function."""
-    lines = [f"def {signature(template)}:", *_indent(_body(template, site)), f"    return {_result(template)}"]
+    lines = [f"def {signature(template)}:", *indent(_body(template, site)), f"    return {_result(template)}"]
     return "\n".join(lines)
 
 
@@ -51,7 +51,7 @@ def note(template: Template, site: Site, value: str) -> str:
     elif template.selector == "over":
         facts = [f"the {template.spec.measure} is {fields['number']}"]
     else:
-        facts = [f"{value} is {fields[_FIELDS[template.selector]]}"]
+        facts = [f"{value} is {fields[template.field]}"]
     if template.verb in ("total", "top") and template.selector != "over":
         facts.append(f"the {template.spec.measure} is {fields['number']}")
     if here.hidden in needed_fields(template):
@@ -59,6 +59,12 @@ def note(template: Template, site: Site, value: str) -> str:
     if roles := _change_roles(template, here):
         facts.append(f"I call {' and '.join(here.names[role] for role in roles)}")
     return f"{'; '.join(facts)}."  # names as they are written: a capital here was copied into the code
+
+
+def needed_fields(template: Template) -> set[Field]:
+    """The fields that a solution reads; never all of them."""
+    needed: set[Field] = {template.field}
+    return needed | {"number"} if template.verb in {"total", "top"} else needed
 
 
 def _literal(template: Template, value: str) -> str:
@@ -71,14 +77,11 @@ def _result(template: Template) -> str:
 
 def _body(template: Template, site: Site) -> list[str]:
     here = site.apps[template.app]
-    members = _members(site) if template.selector == "group" else []
-    return [
-        *members,
-        *_log_in(template.app, here.names["login"]),
-        *_start(template),
-        *_loop(template, here),
-        *_end(template, here),
-    ]
+    lines = _members(site) if template.selector == "group" else []
+    lines += [*_log_in(template.app, here.names["login"]), f"{_result(template)} = 0"]
+    if template.verb != "top":
+        return [*lines, *_loop(template, here)]
+    return [*lines, "most = 0", *_loop(template, here), *_change(template, here, "best")]
 
 
 def _members(site: Site) -> list[str]:
@@ -91,34 +94,23 @@ def _log_in(app: str, name: str) -> list[str]:
     return [f'token = apis.{app}.{name}(password={password})["access_token"]']
 
 
-def _start(template: Template) -> list[str]:
-    start = [f"{_result(template)} = 0"]
-    return [*start, "most = 0"] if template.verb == "top" else start
-
-
 def _loop(template: Template, here: AppSite) -> list[str]:
     app, names = template.app, here.names
     rows = f"apis.{app}.{names['list']}(access_token=token, page=page)"
-    inner = [f"if {_condition(template, here)}:", *_indent(_hit(template, here))]
+    inner = [f"if {_condition(template, here)}:", *indent(_hit(template, here))]
     if here.hidden in needed_fields(template):
         inner = [f'row = apis.{app}.{names["show"]}(access_token=token, id=row["id"])', *inner]
     return [
         f"page = {here.first_page}",
         f"while rows := {rows}:",
         "    for row in rows:",
-        *_indent(_indent(inner)),
+        *indent(inner, 2),
         "    page += 1",
     ]
 
 
-def needed_fields(template: Template) -> set[Field]:
-    """The fields that a solution reads; never all of them."""
-    needed: set[Field] = {_FIELDS[template.selector]}
-    return needed | {"number"} if template.verb in {"total", "top"} else needed
-
-
 def _condition(template: Template, here: AppSite) -> str:
-    field = f'row["{here.fields[_FIELDS[template.selector]]}"]'
+    field = f'row["{here.fields[template.field]}"]'
     tests = {"person": "== name", "label": "== label", "group": "in members", "over": "> limit"}
     return f"{field} {tests[template.selector]}"
 
@@ -135,10 +127,6 @@ def _hit(template: Template, here: AppSite) -> list[str]:
     return [*_change(template, here, 'row["id"]'), "done += 1"]
 
 
-def _end(template: Template, here: AppSite) -> list[str]:
-    return _change(template, here, "best") if template.verb == "top" else []
-
-
 def _change(template: Template, here: AppSite, item: str) -> list[str]:
     roles = _change_roles(template, here)
     return [f"apis.{template.app}.{here.names[role]}(access_token=token, id={item})" for role in roles]
@@ -148,7 +136,3 @@ def _change_roles(template: Template, here: AppSite) -> list[Role]:
     if template.role is None:
         return []
     return ["prepare", template.role] if template.role == here.guarded else [template.role]
-
-
-def _indent(lines: list[str]) -> list[str]:
-    return [f"    {line}" for line in lines]

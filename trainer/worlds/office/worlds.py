@@ -1,7 +1,7 @@
 """The live worlds: initial items, the effect of each operation, and whether a task was done.
 
-A world is created from its id at its first use, isolated, and discarded when old. The verifier sees the final
-state of the world itself; a check, as a user would attach it to a task, is code that reads the same APIs.
+A world is created from its id at its first use, isolated, and discarded when old. The verifier sees its final
+state.
 """
 
 from collections import OrderedDict
@@ -15,10 +15,12 @@ import msgspec
 from app.base.errors import NotFoundError
 from app.base.values import Json
 from trainer.environment import Verdict
+from trainer.worlds.generated.worlds import RefusedError
 from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, AppSite, AppSpec, Role, Site
-from trainer.worlds.office.scenarios import DEMO, Place, Template, place_of
+from trainer.worlds.office.scenarios import DEMO, Place, place_of
 
 PAGE_SIZE = 4
+PROFILE = {"name": "sam", "city": "oslo"}
 _DEMO_ITEMS = 42
 
 
@@ -57,13 +59,11 @@ def items_of(app: str, place: Place | None) -> list[Item]:
 
 def matches(item: Item, place: Place, groups: dict[str, tuple[str, ...]]) -> bool:
     """Whether the task's selector selects this item."""
-    if place.kind.selector == "person":
-        return item.person == place.value
-    if place.kind.selector == "label":
-        return item.label == place.value
     if place.kind.selector == "group":
         return item.person in groups[place.value]
-    return item.number > int(place.value)
+    if place.kind.selector == "over":
+        return item.number > int(place.value)
+    return bool(getattr(item, place.kind.field) == place.value)
 
 
 def _any_items(place: Place, app: str, count: int, rng: Random) -> list[Item]:
@@ -81,12 +81,11 @@ def _set_task(items: list[Item], place: Place, rng: Random) -> None:
     between = rng.sample(range(PAGE_SIZE, last), rng.randint(0, 2))
     chosen = {rng.randrange(PAGE_SIZE), last, *between}
     wanted, others = _pools(place)
-    field = {"person": "person", "group": "person", "label": "label", "over": "number"}[place.kind.selector]
     for at, value in zip(sorted(chosen), _spread(wanted, len(chosen), rng), strict=True):
-        setattr(items[at], field, value)
+        setattr(items[at], place.kind.field, value)
     rest = [at for at in range(len(items)) if at not in chosen]
     for at, value in zip(rest, _spread(others, len(rest), rng), strict=True):
-        setattr(items[at], field, value)
+        setattr(items[at], place.kind.field, value)
     if place.kind.selector == "over":
         items[rng.choice(rest)].number = int(place.value)  # the limit itself does not match
     if place.kind.verb == "top":
@@ -228,18 +227,6 @@ def _secret(text: str) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-PROFILE = {"name": "sam", "city": "oslo"}
-
-
-class RefusedError(Exception):
-    """The service refuses the call. The message is short and names the remedy."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 def perform(site: Site, world: WorldState, target: tuple[str, str], token: str, given: Mapping[str, Json]) -> Json:
     """The result of the operation `target` = (app, operation). Raises RefusedError."""
     app, operation = target
@@ -340,13 +327,7 @@ def _item(here: AppSite, world: WorldState, identity: int) -> Item:
 
 
 def _as_json(here: AppSite, item: Item) -> dict[str, Json]:
-    fields = here.fields
-    return {
-        "id": item.id,
-        fields["person"]: item.person,
-        fields["label"]: item.label,
-        fields["number"]: item.number,
-    }
+    return {"id": item.id, **{name: getattr(item, field) for field, name in here.fields.items()}}
 
 
 def _number(given: Mapping[str, Json], name: str) -> int:
@@ -366,39 +347,24 @@ def verify(world: WorldState, answer: Json, *, completed: bool = True) -> Verdic
     place = world.place
     if place is None:
         raise NotFoundError(f"world {world.name} has no task to judge")
-    items = world.items(place.kind.app)
-    selected = [item for item in items if matches(item, place, world.groups)]
-    changing = _to_change(selected, place)
-    failures = [f for item in changing if (f := _unchanged(item, place))]
-    if other := _other_changes(world, changing):
-        failures.append(f"changed without being asked: {other}")
+    kind = place.kind
+    selected = [item for item in world.items(kind.app) if matches(item, place, world.groups)]
+    changing = selected if kind.role else []
+    if kind.verb == "top":
+        changing = [max(selected, key=lambda item: item.number)]
+    failures = [
+        f"{kind.app} {item.id}: expected {kind.role}, found {sorted(item.done) or 'no change'}"
+        for item in changing
+        if item.done != {kind.role}
+    ]
+    allowed = {id(item) for item in changing}
+    changed = [(app, item) for app, items in world.touched.items() for item in items if item.done]
+    if others := [f"{app} {item.id}" for app, item in changed if id(item) not in allowed]:
+        failures.append(f"changed without being asked: {', '.join(others)}")
     if wrong := _wrong_answer(selected, place, answer, completed):
         failures.append(wrong)
     total = len(changing) + 2
     return Verdict(total - len(failures), total, tuple(failures))
-
-
-def _to_change(selected: list[Item], place: Place) -> list[Item]:
-    if place.kind.verb == "top":
-        return [max(selected, key=lambda item: item.number)]
-    return selected if place.kind.role else []
-
-
-def _unchanged(item: Item, place: Place) -> str | None:
-    if item.done == {place.kind.role}:
-        return None
-    return f"{place.kind.app} {item.id}: expected {place.kind.role}, found {sorted(item.done) or 'no change'}"
-
-
-def _other_changes(world: WorldState, asked: list[Item]) -> str | None:
-    allowed = {id(item) for item in asked}
-    changed = [
-        f"{app} {item.id}"
-        for app, items in world.touched.items()
-        for item in items
-        if item.done and id(item) not in allowed
-    ]
-    return ", ".join(changed) or None
 
 
 def _wrong_answer(selected: list[Item], place: Place, answer: Json, completed: bool) -> str | None:
@@ -409,47 +375,3 @@ def _wrong_answer(selected: list[Item], place: Place, answer: Json, completed: b
     expected = len(selected) if place.kind.verb == "count" else sum(item.number for item in selected)
     right = not isinstance(answer, bool) and answer in (expected, str(expected))
     return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"
-
-
-_LISTED = """\
-def ask(operation, **given):  # again, where the service is busy
-    for _ in range(20):
-        try:
-            return operation(**given)
-        except Exception as error:
-            last = error
-    raise last
-
-password = ask(apis.supervisor.show_passwords)["{app}"]
-token = ask(apis.{app}.{login}, password=password)["access_token"]
-left, page = set(), {first_page}
-while rows := ask(apis.{app}.{list}, access_token=token, page=page):
-    left |= {{row["id"] for row in rows}}
-    page += 1
-score = float(left == set({left}) and answer in (None, ""))
-"""
-_ANSWERED = 'score = float(str(answer) == "{expected}")\n'
-
-
-def can_check(template: Template) -> bool:
-    return template.role is None or template.spec.acts[ACTS.index(template.role)].removes
-
-
-def check_of(place: Place) -> str:
-    """Python that sets `score` to 1 if the task was solved, otherwise to 0. Only for templates that `can_check`
-    allows.
-    """
-    items, kind = items_of(place.kind.app, place), place.kind
-    selected = [item for item in items if matches(item, place, groups_of(place))]
-    if kind.role is None:
-        expected = len(selected) if kind.verb == "count" else sum(item.number for item in selected)
-        return _ANSWERED.format(expected=expected)
-    gone = [max(selected, key=_check_number)] if kind.verb == "top" else selected
-    here = Site.of(place.site).apps[kind.app]
-    left = {item.id for item in items} - {item.id for item in gone}
-    names = {"login": here.names["login"], "list": here.names["list"]}
-    return _LISTED.format(app=kind.app, first_page=here.first_page, left=sorted(left), **names)
-
-
-def _check_number(item: Item) -> int:
-    return item.number
