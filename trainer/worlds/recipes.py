@@ -14,6 +14,13 @@ from app.base.errors import InvalidError
 from trainer.atomic_write import write_atomically
 
 MAX_LENGTH = 2048
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_FIXED = {"model", "base", "start"}  # follow from the model and the adapter that are named
+_FREE = "office?names=varied&wording=free"
+_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&glance=0.15&ignore=0.02&trust=0.3&notes=1"
+_FILE = "recipe.json"
+_Recipe = TypeVar("_Recipe", bound=msgspec.Struct)
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,13 +36,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     steps: int = 6000
     tokens: int = 16_384  # per step
     lr: float = 1e-3
-
-
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-_FIXED = {"model", "base", "start"}  # follow from the model and the adapter that are named
-_FREE = "office?names=varied&wording=free"
-_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&glance=0.15&ignore=0.02&trust=0.3&notes=1"
 
 
 class MixPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +63,18 @@ MIX = (
     MixPart(name="office-withheld", share=0.04, environment=_FREE, expert=f"{_EXPERT}&withheld=1"),
 )
 """Skills offered, among others that do not fit, and none although some were written."""
+
+HELD_OUT = {
+    "gym, unseen domains": "gym?held_out=domains",
+    "gym, unseen API shapes": "gym?held_out=shapes",
+    "gym, unseen compositions": "gym?held_out=compositions",
+    "gym, unseen phrasings": "gym?held_out=phrasings",
+    "strangers, unseen APIs and phrasings": "strangers",
+    "office, unseen templates": "office",
+    "office, unseen templates and wording": "office?wording=free",
+    "office, unseen templates and names": "office?names=varied",
+}
+"""The environments of the test split, by what training never saw."""
 
 
 class AdapterRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,36 +147,12 @@ def with_settings(recipe: AdapterRecipe, given: Sequence[str]) -> AdapterRecipe:
         raise InvalidError(f"the recipe does not fit: {error}") from error
 
 
-def _read_json(text: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise InvalidError(f"--set mix is no JSON: {error}") from error
-
-
-HELD_OUT = {
-    "gym, unseen domains": "gym?held_out=domains",
-    "gym, unseen API shapes": "gym?held_out=shapes",
-    "gym, unseen compositions": "gym?held_out=compositions",
-    "gym, unseen phrasings": "gym?held_out=phrasings",
-    "strangers, unseen APIs and phrasings": "strangers",
-    "office, unseen templates": "office",
-    "office, unseen templates and wording": "office?wording=free",
-    "office, unseen templates and names": "office?names=varied",
-}
-"""The environments of the test split, by what training never saw."""
-
-
 def file_name(title: str) -> str:
     """
     >>> file_name("gym, unseen API shapes")
     'gym-unseen-api-shapes'
     """
     return title.lower().replace(",", "").replace(" ", "-")
-
-
-_Recipe = TypeVar("_Recipe", bound=msgspec.Struct)
-_FILE = "recipe.json"
 
 
 def claim_directory(work: Path, recipe: _Recipe) -> None:
@@ -184,3 +172,10 @@ def claim_directory(work: Path, recipe: _Recipe) -> None:
     if other:
         was = ", ".join(f"{name}={begun[name]}" for name in other)
         raise InvalidError(f"{work} was begun with {was}: use the same values, or another work directory")
+
+
+def _read_json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidError(f"--set mix is no JSON: {error}") from error

@@ -30,6 +30,19 @@ from trainer.worlds.generated.words import (
     spell,
 )
 
+Pair = Mapping[str, str]  # two values by their axes
+RecordField: TypeAlias = Literal["title", "link", "person", "label", "number", "date", "state"]
+Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Role: TypeAlias = Literal[
+    "login", "list", "show", "create", "update", "delete", "act", "search", "settings", "info", "other"
+]
+
+RECORD_FIELDS: tuple[RecordField, ...] = get_args(RecordField)
+PAGE_SIZE = 4
+_DESCRIBED, _CALLED = 0.4, 0.15  # of kinds: with a qualifier in the app's description, and in operations' names
+_BY_LINK_ALONE = 0.35  # of kinds with links
+_FEW = 8  # fields that no task asks for
+
 
 class ApiShape(msgspec.Struct, frozen=True, kw_only=True):
     """One choice for each axis. A family of shapes draws some of them; the others stay plain."""
@@ -68,9 +81,6 @@ class ApiShape(msgspec.Struct, frozen=True, kw_only=True):
         if self.states == "flags" and self.style == "pascal":
             return False
         return not self.is_keyed or (self.paging == "whole" and self.ids == "string")
-
-
-Pair = Mapping[str, str]  # two values by their axes
 
 
 class ShapeFamily(msgspec.Struct, frozen=True):
@@ -169,19 +179,6 @@ CRUD = ShapeFamily(
         "validation": ({"envelope": "bare", "paging": "page"}, {"auth": "key", "nesting": "grouped"}),
     },
 )
-
-
-RecordField: TypeAlias = Literal["title", "link", "person", "label", "number", "date", "state"]
-Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Role: TypeAlias = Literal[
-    "login", "list", "show", "create", "update", "delete", "act", "search", "settings", "info", "other"
-]
-
-RECORD_FIELDS: tuple[RecordField, ...] = get_args(RecordField)
-PAGE_SIZE = 4
-_DESCRIBED, _CALLED = 0.4, 0.15  # of kinds: with a qualifier in the app's description, and in operations' names
-_BY_LINK_ALONE = 0.35  # of kinds with links
-_FEW = 8  # fields that no task asks for
 
 
 class Nouns(NamedTuple):

@@ -179,7 +179,9 @@ def note_plan(ask: CrudAsk, values: Values) -> str:
 
 def _parts(ask: CrudAsk, values: Values) -> Iterator[str]:
     form, api, fields = ask.form, ask.main, ask.collection.fields
-    yield f"here {note_token(api)}" + (f", {_rows(ask)}" if ask.reads_rows else "")
+    rows = f", {note_rows(api, at=ask.at)}" if ask.reads_rows else ""
+    pages = ", page by page" if rows and api.shape.paging != "whole" else ""
+    yield f"here {note_token(api)}{rows}{pages}"
     if form.by in values and form.goal != "create":
         yield f"{values[form.by]} is {note_field(api, fields[form.by], 'rows')}"
     read = api.route("show", ask.at).python if ask.is_hidden else "rows"
@@ -198,11 +200,6 @@ def _parts(ask: CrudAsk, values: Values) -> Iterator[str]:
         given = f" with {details}" if details else ""
         meant = f" for {_MEANT[form.goal]}" if form.goal in _MEANT else ""
         yield f"I call {api.route(ask.writes, ask.at, verb).python}{given}{meant}"
-
-
-def _rows(ask: CrudAsk) -> str:
-    pages = "" if ask.main.shape.paging == "whole" else ", page by page"
-    return f"{note_rows(ask.main, at=ask.at)}{pages}"
 
 
 def _set(ask: CrudAsk, values: Values) -> Iterator[str]:

@@ -56,6 +56,18 @@ def record_schema(api: Api, collection: Collection, *, whole: bool) -> dict[str,
     )
 
 
+def rows_at(api: Api, collection: Collection) -> list[str]:
+    """The keys that lead to the rows of a list's answer."""
+    match api.shape.envelope:
+        case "bare" | "keyed":
+            return []
+        case "named" | "named_keyed":
+            return [collection.resource]
+        case "wrapped":
+            return [api.wire("outer"), api.wire("data")]
+    return [api.wire("data")]
+
+
 def _document(name: str, version: str, about: str, base: str, paths: dict[str, Json]) -> dict[str, Json]:
     return {
         "openapi": "3.1.0",
@@ -223,18 +235,6 @@ def _list(api: Api, collection: Collection) -> dict[str, Json]:
     elif api.shape.paging == "link":
         answer[api.wire("links")] = _object_of({"next": {"type": ["string", "null"]}})
     return _object_of(answer)
-
-
-def rows_at(api: Api, collection: Collection) -> list[str]:
-    """The keys that lead to the rows of a list's answer."""
-    match api.shape.envelope:
-        case "bare" | "keyed":
-            return []
-        case "named" | "named_keyed":
-            return [collection.resource]
-        case "wrapped":
-            return [api.wire("outer"), api.wire("data")]
-    return [api.wire("data")]
 
 
 def _kind(api: Api, collection: Collection, field: RecordField) -> dict[str, Json]:

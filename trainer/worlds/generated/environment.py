@@ -204,7 +204,8 @@ class GeneratedWorld(Generic[AnyPlan]):
         return self._environment.worlds.get(self.task.variables["world"])
 
     async def verify(self, trajectory: Trajectory) -> Verdict:
-        return self._environment.verify(self.state, trajectory)
+        state, completed = self.state, trajectory.stop is Stop.COMPLETED
+        return self.plan.verify(state.index, state.records, trajectory.answer, completed=completed)
 
 
 class GeneratedEnvironment(Generic[AnyPlan]):
@@ -225,10 +226,6 @@ class GeneratedEnvironment(Generic[AnyPlan]):
     def catalog(self, plan: AnyPlan) -> Catalog:
         """The apps of a scenario, parsed from the OpenAPI documents that its services stand for."""
         return _catalog_of(self._plan_of, plan.key)
-
-    def verify(self, state: WorldState[AnyPlan], trajectory: Trajectory) -> Verdict:
-        completed = trajectory.stop is Stop.COMPLETED
-        return state.plan.verify(state.index, state.records, trajectory.answer, completed=completed)
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
         """A larger count only appends."""

@@ -111,10 +111,11 @@ def write_program(ask: GymAsk, style: ProgramStyle) -> Program:
         body += _select(ask, style, asked)
         done, result = _conclude(ask, style)
         body += done
+    is_integer = main.shape.ids == "number" if form.goal == "act_top" else form.goal != "who"
     return Program(
         name=function_name(ask),
         parameters=tuple((_name(style, each), "int" if each in _INTEGERS else "str") for each in form.parameters),
-        returns="int" if _is_integer(ask) else "str",
+        returns="int" if is_integer else "str",
         body=tuple(body),
         result=result,
     )
@@ -136,12 +137,6 @@ def function_name(ask: GymAsk) -> str:
         "branch": f"{first} or {second} {domain.nouns}",
     }
     return spell(f"{names[form.goal]} by {' '.join(form.selection)}", "snake")
-
-
-def _is_integer(ask: GymAsk) -> bool:
-    if ask.form.goal == "act_top":
-        return ask.main.shape.ids == "number"
-    return ask.form.goal != "who"
 
 
 def _name(style: ProgramStyle, parameter: Parameter) -> str:
@@ -270,14 +265,12 @@ def note_fields(ask: GymAsk, values: Values) -> str:
 
     A small model does not see that a field is absent unless it has just listed what is there.
     """
-    one = len(ask.apis) == 1
-    gets = [f"{'here' if one else f'in apis.{api.name}'} {_note_access(api)}" for api in ask.apis]
-    return sentence([*gets, *_details(ask, values)])
-
-
-def _note_access(api: GymApi) -> str:
-    again = ", a 429 is tried again" if api.shape.errors == "limited" else ""
-    return f"{note_token(api)}, {note_rows(api)}{again}, each has {_row(api)}"
+    said = []
+    for api in ask.apis:
+        place = "here" if len(ask.apis) == 1 else f"in apis.{api.name}"
+        again = ", a 429 is tried again" if api.shape.errors == "limited" else ""
+        said.append(f"{place} {note_token(api)}, {note_rows(api)}{again}, each has {_row(api)}")
+    return sentence([*said, *_details(ask, values)])
 
 
 def _row(api: GymApi) -> str:
@@ -433,7 +426,10 @@ class GymScript(ProgramScript):
         yield from self.ask_for_apps()
         names = [api.name for api in self._ask.apis]
         yield from self.read(note_apps(self._ask), SUPERVISOR, *names)
-        slip = self._slip() if self._mistaken else None
+        slip = None
+        if self._mistaken and self._rng.random() >= _UNREAD:
+            found = slips(self._ask, self._given, self._style, self._rng)
+            slip = self._rng.choice(found) if found else None
         if self._mistaken and slip is None:
             wrong = write_program(mistaken(self._ask, self._style, self._rng), self._style)
             if not raised((yield self.say("try", self.attempt(wrong)))):
@@ -447,25 +443,15 @@ class GymScript(ProgramScript):
                 return
             if slip.look:
                 yield self.say("rows", slip.look)
-            solution = turn_of(_corrected(slip, error), self.code(self._right))
+            keys = _KEYS.search(error)  # its hint lists them all: what is absent decides
+            said = f"The keys are {keys[1]}: {slip.correction}." if keys else f"So {slip.correction}."
+            solution = turn_of(said, self.code(self._right))
         if raised((yield solution)):
             yield solution
 
     def _solution(self, ask: GymAsk) -> str:
         note = note_fields(ask, self._given)
         return turn_of(note, self.code(write_program(ask, self._style)))
-
-    def _slip(self) -> Slip | None:
-        if self._rng.random() < _UNREAD:
-            return None
-        found = slips(self._ask, self._given, self._style, self._rng)
-        return self._rng.choice(found) if found else None
-
-
-def _corrected(slip: Slip, error: str) -> str:
-    """The sentence after the error: it lists the keys that its hint has, since what is absent decides."""
-    keys = _KEYS.search(error)
-    return f"The keys are {keys[1]}: {slip.correction}." if keys else f"So {slip.correction}."
 
 
 def _shape(api: GymApi) -> str:

@@ -126,6 +126,35 @@ def state_of(api: Api, verb: Verb, *, at: int = 0) -> tuple[str, str | bool]:
     return (verb.done, True) if collection.has_flags else (collection.fields["state"], verb.done)
 
 
+def note_token(api: Api) -> str:
+    """Where the token comes from."""
+    match api.shape.auth:
+        case "open":
+            return "no token is needed"
+        case "key":
+            return "the password is the token"
+    return f"{api.route('login').python} gives the token"
+
+
+def note_rows(api: Api, *, at: int = 0) -> str:
+    """Where the rows of a list are."""
+    keys = ".".join(rows_at(api, api.collections[at]))
+    if api.shape.is_keyed:
+        return f"{keys or 'the answer'} maps each {api.id_name} to a row"
+    return f"the rows are in {keys}" if keys else "the answer is the rows"
+
+
+def note_field(api: Api, name: str, place: str) -> str:
+    """What a field is called, and what has it: rows, or what an operation returns."""
+    return f"{name} in {api.wire('group')} of {place}" if api.shape.nesting == "grouped" else f"{name} in {place}"
+
+
+def sentence(parts: list[str]) -> str:
+    """The first part begins with a word that no code has."""
+    said = "; ".join(parts)
+    return f"{said[0].upper()}{said[1:]}."
+
+
 def _counted(api: Api, counter: str, start: str, arguments: dict[str, str], body: list[str], at: int) -> list[str]:
     """Pages by number until one is empty."""
     if api.shape.errors != "limited":
@@ -158,32 +187,3 @@ def _next_cursor(api: Api) -> list[str]:
     if api.shape.paging == "cursor":
         return [f'cursor = answer["{api.wire("next")}"]']
     return [f'link = answer["{api.wire("links")}"]["next"]', 'cursor = link.partition("=")[2] if link else None']
-
-
-def note_token(api: Api) -> str:
-    """Where the token comes from."""
-    match api.shape.auth:
-        case "open":
-            return "no token is needed"
-        case "key":
-            return "the password is the token"
-    return f"{api.route('login').python} gives the token"
-
-
-def note_rows(api: Api, *, at: int = 0) -> str:
-    """Where the rows of a list are."""
-    keys = ".".join(rows_at(api, api.collections[at]))
-    if api.shape.is_keyed:
-        return f"{keys or 'the answer'} maps each {api.id_name} to a row"
-    return f"the rows are in {keys}" if keys else "the answer is the rows"
-
-
-def note_field(api: Api, name: str, place: str) -> str:
-    """What a field is called, and what has it: rows, or what an operation returns."""
-    return f"{name} in {api.wire('group')} of {place}" if api.shape.nesting == "grouped" else f"{name} in {place}"
-
-
-def sentence(parts: list[str]) -> str:
-    """The first part begins with a word that no code has."""
-    said = "; ".join(parts)
-    return f"{said[0].upper()}{said[1:]}."

@@ -26,6 +26,7 @@ Schemas: TypeAlias = Literal["one", "split", "inline", "joined"]
 Update: TypeAlias = Literal["patch", "put", "put part", "both", "post"]
 T = TypeVar("T")
 KeyType: TypeAlias = Literal["integer", "string", "uuid"]
+Node: TypeAlias = dict[str, Json]
 
 _SIZES: Final[dict[Size, int]] = {"tiny": 20, "small": 38, "medium": 30, "large": 12}
 _PREFIXES: Final = ("/api/v1", "/api", "/v1", "/v2", "/rest", "/rest/v1", "/api/rest", "", "", "/api/v3")
@@ -72,95 +73,6 @@ _UPDATES: Final[dict[Update, int]] = {"patch": 40, "put": 22, "put part": 18, "b
 _SCHEMAS: Final[dict[Schemas, int]] = {"one": 35, "split": 30, "inline": 20, "joined": 15}
 _SAYS: Final[dict[Says, int]] = {"full": 50, "terse": 25, "nothing": 25}
 
-
-class Habits(msgspec.Struct, frozen=True, kw_only=True):
-    """How one document is written throughout. Names may have `{noun}` or `{nouns}` in them."""
-
-    version: str
-    prefix: str
-    paths: Style
-    is_plural: bool
-    slash: str
-    fields: Style
-    parameters: Style
-    identifiers: Identifiers
-    verbs: dict[str, str]  # by role
-    says: Says
-    schemas: Schemas
-    envelope: tuple[str, ...]  # empty: lists are bare
-    is_map: bool
-    paging: Paging
-    page: tuple[str, str]  # parameters for the place and the size
-    around: str  # one record: "" if it is bare
-    body: str  # what is sent: "" if it is bare
-    key: str
-    key_type: KeyType
-    key_parameter: Literal["own", "id", "noun"]
-    update: Update
-    nested: float  # of resources with an owner
-    times: Literal["date", "date-time"]
-    choices: Callable[[str], str]
-    errors: tuple[str, ...]
-    extras: int  # more fields and parameters of each resource
-
-    def field(self, words: str) -> str:
-        return spell(words, self.fields)
-
-    def parameter(self, words: str) -> str:
-        return spell(words, "snake" if self.parameters == "kebab" else self.parameters)
-
-
-def draw_size(rng: Random) -> Size:
-    return drawn(_SIZES, rng)
-
-
-def draw_habits(rng: Random) -> Habits:
-    def sometimes(share: float) -> bool:
-        return rng.random() < share
-
-    is_map = sometimes(0.17)
-    paging: Paging = "none" if is_map else drawn(_PAGINGS, rng)
-    needs_place = paging in ("cursor", "token", "address")  # for what tells of the next page
-    envelope: tuple[str, ...] = () if not needs_place and sometimes(0.4) else (rng.choice(_ENVELOPES),)
-    if envelope and sometimes(0.1):
-        envelope = (rng.choice([each for each in _OUTER if each != envelope[0]]), *envelope)
-    fields = drawn(_FIELDS, rng)
-    key, key_type = drawn(_KEYS, rng)
-    return Habits(
-        version=rng.choice(("3.0.0", "3.0.3", "3.1.0")),
-        prefix=rng.choice(_PREFIXES),
-        paths=rng.choices(("kebab", "snake", "camel"), (60, 25, 15))[0],
-        is_plural=sometimes(0.85),
-        slash="/" if sometimes(0.07) else "",
-        fields=fields,
-        parameters=fields if sometimes(0.85) else rng.choice(("snake", "camel")),
-        identifiers=drawn(_IDENTIFIERS, rng),
-        verbs={role: each[0] if sometimes(0.5) else rng.choice(each) for role, each in _VERBS.items()},
-        says=drawn(_SAYS, rng),
-        schemas=drawn(_SCHEMAS, rng),
-        envelope=envelope,
-        is_map=is_map,
-        paging=paging,
-        page=rng.choice(_PAGES[paging]),
-        around=rng.choice(("data", "{noun}")) if sometimes(0.2) else "",
-        body=rng.choice(("data", "{noun}", "{noun}")) if sometimes(0.15) else "",
-        key=key,
-        key_type=key_type,
-        key_parameter=rng.choice(("own", "own", "id", "noun")),
-        update=drawn(_UPDATES, rng),
-        nested=rng.choice((0.0, 0.0, 0.5, 1.0)),
-        times=rng.choice(("date", "date-time")),
-        choices=rng.choices((str, str.upper, str.capitalize), (80, 12, 8))[0],
-        errors=tuple(sorted(rng.sample(_STATUSES, rng.choice((0, 2, 4))))),
-        extras=rng.choices((0, rng.randint(2, 6), rng.randint(8, 18)), (60, 28, 12))[0],
-    )
-
-
-def drawn(weights: dict[T, int], rng: Random) -> T:
-    return rng.choices(list(weights), list(weights.values()))[0]
-
-
-Node: TypeAlias = dict[str, Json]
 
 _SAID: Final[dict[str, tuple[str, ...]]] = {
     "list": ("List {nouns}", "Returns all {nouns}", "Get a list of {nouns}", "Lists the {nouns} you may see"),
@@ -229,7 +141,7 @@ class Document(msgspec.Struct, frozen=True):
 
 def draw_document(split: Split, rng: Random) -> Document:
     """In the words of a split. What it is like belongs to none: each habit can be met in each."""
-    domain, size = rng.choice(domains(split)), draw_size(rng)
+    domain, size = rng.choice(domains(split)), _drawn(_SIZES, rng)
     resources = _resources(domain, split, size, rng)
     writer = _Writer(draw_habits(rng), resources, rng)
     name = _name(domain, rng)
@@ -262,6 +174,85 @@ def _name(domain: Domain, rng: Random) -> str:
     if shape < 0.85:
         return f"{own}_{rng.choice(('api', 'service', 'app', 'hub', 'desk'))}"
     return own if shape < 0.95 else "api"
+
+
+class Habits(msgspec.Struct, frozen=True, kw_only=True):
+    """How one document is written throughout. Names may have `{noun}` or `{nouns}` in them."""
+
+    version: str
+    prefix: str
+    paths: Style
+    is_plural: bool
+    slash: str
+    fields: Style
+    parameters: Style
+    identifiers: Identifiers
+    verbs: dict[str, str]  # by role
+    says: Says
+    schemas: Schemas
+    envelope: tuple[str, ...]  # empty: lists are bare
+    is_map: bool
+    paging: Paging
+    page: tuple[str, str]  # parameters for the place and the size
+    around: str  # one record: "" if it is bare
+    body: str  # what is sent: "" if it is bare
+    key: str
+    key_type: KeyType
+    key_parameter: Literal["own", "id", "noun"]
+    update: Update
+    nested: float  # of resources with an owner
+    times: Literal["date", "date-time"]
+    choices: Callable[[str], str]
+    errors: tuple[str, ...]
+    extras: int  # more fields and parameters of each resource
+
+    def field(self, words: str) -> str:
+        return spell(words, self.fields)
+
+    def parameter(self, words: str) -> str:
+        return spell(words, "snake" if self.parameters == "kebab" else self.parameters)
+
+
+def draw_habits(rng: Random) -> Habits:
+    def sometimes(share: float) -> bool:
+        return rng.random() < share
+
+    is_map = sometimes(0.17)
+    paging: Paging = "none" if is_map else _drawn(_PAGINGS, rng)
+    needs_place = paging in ("cursor", "token", "address")  # for what tells of the next page
+    envelope: tuple[str, ...] = () if not needs_place and sometimes(0.4) else (rng.choice(_ENVELOPES),)
+    if envelope and sometimes(0.1):
+        envelope = (rng.choice([each for each in _OUTER if each != envelope[0]]), *envelope)
+    fields = _drawn(_FIELDS, rng)
+    key, key_type = _drawn(_KEYS, rng)
+    return Habits(
+        version=rng.choice(("3.0.0", "3.0.3", "3.1.0")),
+        prefix=rng.choice(_PREFIXES),
+        paths=rng.choices(("kebab", "snake", "camel"), (60, 25, 15))[0],
+        is_plural=sometimes(0.85),
+        slash="/" if sometimes(0.07) else "",
+        fields=fields,
+        parameters=fields if sometimes(0.85) else rng.choice(("snake", "camel")),
+        identifiers=_drawn(_IDENTIFIERS, rng),
+        verbs={role: each[0] if sometimes(0.5) else rng.choice(each) for role, each in _VERBS.items()},
+        says=_drawn(_SAYS, rng),
+        schemas=_drawn(_SCHEMAS, rng),
+        envelope=envelope,
+        is_map=is_map,
+        paging=paging,
+        page=rng.choice(_PAGES[paging]),
+        around=rng.choice(("data", "{noun}")) if sometimes(0.2) else "",
+        body=rng.choice(("data", "{noun}", "{noun}")) if sometimes(0.15) else "",
+        key=key,
+        key_type=key_type,
+        key_parameter=rng.choice(("own", "own", "id", "noun")),
+        update=_drawn(_UPDATES, rng),
+        nested=rng.choice((0.0, 0.0, 0.5, 1.0)),
+        times=rng.choice(("date", "date-time")),
+        choices=rng.choices((str, str.upper, str.capitalize), (80, 12, 8))[0],
+        errors=tuple(sorted(rng.sample(_STATUSES, rng.choice((0, 2, 4))))),
+        extras=rng.choices((0, rng.randint(2, 6), rng.randint(8, 18)), (60, 28, 12))[0],
+    )
 
 
 class _Writer:
@@ -738,3 +729,7 @@ def _query(name: str, schema: Node) -> Node:
 def _answer(schema: Node | None, described: str) -> Node:
     content = {} if schema is None else {"content": {"application/json": {"schema": schema}}}
     return {"description": described, **content}
+
+
+def _drawn(weights: dict[T, int], rng: Random) -> T:
+    return rng.choices(list(weights), list(weights.values()))[0]
