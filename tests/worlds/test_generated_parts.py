@@ -1,18 +1,15 @@
 """The parts of generated worlds serve one by one: document, services, tasks, wording, programs of any schema."""
 
-from collections.abc import AsyncIterator
 from copy import deepcopy
 from functools import partial
 from random import Random
 
 import httpx
 import msgspec
-import pytest
 
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
 from app.apis.documents.protocols import parse_document
-from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
 from tests.support.every_row import every_row
 from trainer.worlds.generated.apis import ApiShape, Collection, CrudApi
@@ -110,12 +107,6 @@ def test_a_task_is_worded_answered_and_carried_out_on_any_records() -> None:
     lend = msgspec.structs.replace(ask, form=CrudForm(goal="act"))
     lend.carry_out(records, {"title": "Dune"})
     assert [each.state for each in records["library", 0]] == ["lent", "at home"]
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with ForkedSandbox() as opened:
-        yield opened
 
 
 async def execute(sandbox: Sandbox, double: AppServices, code: str) -> Gateway:

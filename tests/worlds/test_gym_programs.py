@@ -1,7 +1,5 @@
 """Every task of the gym can be solved as its documents say, by one function for all tasks of a scenario."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -10,9 +8,8 @@ from trainer.environment import Split
 
 
 @pytest.fixture(scope="module")
-async def gym() -> AsyncIterator[Gym]:
-    async with ForkedSandbox() as sandbox:
-        yield Gym(sandbox)
+def gym(sandbox: ForkedSandbox) -> Gym:
+    return Gym(sandbox)
 
 
 async def check(gym: Gym, split: Split, count: int, seed: int) -> None:

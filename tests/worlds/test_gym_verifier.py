@@ -1,7 +1,7 @@
 """Wrong and lazy programs fail: each usual mistake, made in the expert's own program, is rejected."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -18,9 +18,8 @@ RANKED = ("peak", "who", "act_top")  # some of the wrong rows may have the highe
 
 
 @pytest.fixture(scope="module")
-async def gym() -> AsyncIterator[Gym]:
-    async with ForkedSandbox() as sandbox:
-        yield Gym(sandbox)
+def gym(sandbox: ForkedSandbox) -> Gym:
+    return Gym(sandbox)
 
 
 class Mistake(msgspec.Struct, frozen=True):

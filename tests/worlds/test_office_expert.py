@@ -3,7 +3,7 @@ not.
 """
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from uuid import uuid4
 
@@ -26,9 +26,8 @@ ARCHIVE = Template("mail", "act1", "person")
 
 
 @pytest.fixture(scope="module")
-async def office() -> AsyncIterator[Office]:
-    async with ForkedSandbox() as sandbox:
-        yield Office(sandbox)
+def office(sandbox: ForkedSandbox) -> Office:
+    return Office(sandbox)
 
 
 class Memorized:
@@ -201,14 +200,13 @@ async def test_a_trusting_expert_completes_in_the_turn_that_uses_a_skill(office:
         assert len(played.messages) == 1
 
 
-async def test_after_a_busy_service_the_expert_repeats_its_turn() -> None:
-    async with ForkedSandbox() as sandbox:
-        office = Office(sandbox, OfficeEnvironment(busy=0.5))
-        for chosen in office.environment.scenarios("train", 6, seed=17):
-            played = await solve(office, chosen, 0)
-            busy = [number for number, text in enumerate(played.observations) if "503" in text]
-            for number in busy:
-                assert "def " not in played.messages[number + 1]
+async def test_after_a_busy_service_the_expert_repeats_its_turn(sandbox: ForkedSandbox) -> None:
+    office = Office(sandbox, OfficeEnvironment(busy=0.5))
+    for chosen in office.environment.scenarios("train", 6, seed=17):
+        played = await solve(office, chosen, 0)
+        busy = [number for number, text in enumerate(played.observations) if "503" in text]
+        for number in busy:
+            assert "def " not in played.messages[number + 1]
 
 
 def test_a_note_names_what_the_code_then_uses() -> None:

@@ -56,14 +56,13 @@ def test_every_word_of_the_errors_about_unknown_operations_is_in_it() -> None:
             assert unknown(str(raised.value)) == set()
 
 
-async def test_every_word_that_an_expert_writes_or_reads_is_in_it() -> None:
+async def test_every_word_that_an_expert_writes_or_reads_is_in_it(sandbox: ForkedSandbox) -> None:
     def clumsy(world: OfficeWorld) -> ExpertScript:
         return ExpertScript(
             world.site, *asked_by(world.task.instruction), rng=Random(world.task.id.int), faults=CLUMSY
         )
 
-    async with ForkedSandbox() as sandbox:
-        office = Office(sandbox)
-        for chosen in office.environment.scenarios("train", 60, seed=12):
-            played = await office.play(chosen, chosen.tasks[0], clumsy)
-            assert unknown(played.text) == set()
+    office = Office(sandbox)
+    for chosen in office.environment.scenarios("train", 60, seed=12):
+        played = await office.play(chosen, chosen.tasks[0], clumsy)
+        assert unknown(played.text) == set()

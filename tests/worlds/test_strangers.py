@@ -1,7 +1,7 @@
 """Strangers' APIs: valid documents of every kind, read by the double, whose tasks their programs solve."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from random import Random
 from statistics import median
@@ -10,7 +10,6 @@ import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_30_VALIDATOR, OPENAPI_31_VALIDATOR
 
 from app.apis.double.model import Model, read_model
-from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from tests.support.every_row import every_row
 from tests.support.practice_rollouts import code_of, execute
@@ -36,12 +35,6 @@ def model_of(drawn: Document) -> Model:
 def plans(environment: StrangersEnvironment, split: Split, count: int) -> list[Plan]:
     made = environment.scenarios(split, count, seed=3)
     return [environment.place(each.tasks[0].variables["world"])[0] for each in made]
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with ForkedSandbox() as opened:
-        yield opened
 
 
 def test_there_are_sixty_domains_of_three_to_eight_resources_and_no_split_has_one_of_another() -> None:

@@ -1,17 +1,14 @@
 """Lessons on strangers' APIs: solved, by what was shown, with skills that fit or not, and mistakes repaired."""
 
-import json
 import re
-from collections.abc import AsyncIterator
 
 import pytest
 
 from app.agent.prompts import PROFILES
 from app.engine.tokenizer import ChatTokenizer
-from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from tests.support.every_row import every_row
-from tests.support.tiny_model import write_tokenizer
+from tests.support.scripted_engine import byte_tokenizer
 from trainer.environment import Scenario
 from trainer.rollouts.episode import Episode, ExpertContext
 from trainer.worlds.strangers.environment import load_environment, load_expert
@@ -20,18 +17,9 @@ READ = re.compile(r'\["([^"]+)"\]|\.get\("([^"]+)"')
 
 
 @pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with ForkedSandbox() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
-    """A policy's, byte by byte, with room for long programs."""
-    path = tmp_path_factory.mktemp("policy")
-    shape = {"vocab_size": write_tokenizer(path), "max_position_embeddings": 65_536}
-    (path / "config.json").write_text(json.dumps(shape))
-    return ChatTokenizer.load(path)
+    """With room for long programs."""
+    return byte_tokenizer(tmp_path_factory.mktemp("policy"), max_length=65_536)
 
 
 class Lessons:
