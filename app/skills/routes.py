@@ -374,8 +374,7 @@ async def run_skill(
         idempotency_key=key,
         request_digest=digest_about(skill_id, data) if key else None,
     )
-    [task] = await tasks.submit_all(session, [(skill.project_id, new)], limits)
-    return task
+    return await tasks.submit(session, skill.project_id, new, limits)
 
 
 _MEDIA_TYPE = "text/x-ndjson"

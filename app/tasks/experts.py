@@ -18,6 +18,7 @@ from app.projects.settings import Limits
 from app.releases import hosted_models
 from app.releases import store as releases
 from app.tasks import store as tasks
+from app.tasks.submission import submitted
 from app.tasks.views import Accepted
 from app.web.access import Access
 
@@ -116,15 +117,8 @@ async def do_again(
 
 def _again(task: tables.Task, release: tables.Release, access: Access) -> tasks.NewTask:
     return tasks.NewTask(
-        instruction=task.instruction,
-        conversation=task.conversation,
-        scenario=task.scenario,
+        **(submitted(task) | {"priority": _PRIORITY}),
         key_id=access.key_id,
-        principal=task.principal,
-        priority=_PRIORITY,
-        variables=task.variables,
-        use_skills=task.use_skills,
-        check_code=task.check_code,
         rerun_of=task.id,
         reads_only=True,
         release_id=release.id,

@@ -39,10 +39,10 @@ from app.tasks import store as tasks
 from app.tasks.events import Timeline, fold
 from app.tasks.feedback import FeedbackRequest, FeedbackView, give_feedback, wanted_feedback
 from app.tasks.routes import cancel_task, search
-from app.tasks.submission import MAY_SERVE, Check, Principal, Priority, Rerun, Submission, repeat, submit_all
+from app.tasks.submission import MAY_SERVE, Rerun, Submission, TaskRequest, repeat, submit_request
 from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
-from app.web.fields import MOST, Scenario, Score
+from app.web.fields import MOST, Scenario, Score, columns
 from app.web.forms import Form, parse_form, read_form
 from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
 from app.web.problem import AnyRequest
@@ -68,15 +68,10 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: date | None = None
 
 
-class NewTaskFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of a new task."""
+class NewTaskFields(TaskRequest, frozen=True, kw_only=True):
+    """The form of a new task, with a variable on each line."""
 
-    instruction: Annotated[str, msgspec.Meta(max_length=20_000, pattern=r"^[^\x00]*$")]
-    scenario: Scenario | None = None
-    check: Check | None = None
-    principal: Principal = ""
-    priority: Priority = 0
-    variables: Annotated[str, msgspec.Meta(max_length=100_000, pattern=r"^[^\x00]*$")] = ""
+    variables: Annotated[str, msgspec.Meta(max_length=100_000, pattern=r"^[^\x00]*$")] = ""  # type: ignore[assignment]
     without_skills: bool = False
     without_exploring: bool = False
 
@@ -130,7 +125,7 @@ class TaskPages(Controller):
             return await _new_page(visit, session, document_reader, form)
         try:
             submission = _submission(form.value, visit.project.name)
-            [row] = await submit_all(session, visit.access, submission, None, limits)
+            [row] = await submit_request(session, visit.access, submission, None, limits)
         except AppError as error:
             return await _new_page(visit, session, document_reader, form.refused(error))
         await session.commit()
@@ -209,15 +204,11 @@ async def _new_page(
 
 def _submission(fields: NewTaskFields, project: str) -> Submission:
     return Submission(
-        instruction=fields.instruction,
         project=project,
-        scenario=fields.scenario,
-        check=fields.check,
-        principal=fields.principal,
-        priority=fields.priority,
         variables=_variables(fields.variables),
         use_skills=not fields.without_skills,
         explore=not fields.without_exploring,
+        **columns(fields, TaskRequest, "project", "variables", "use_skills", "explore"),
     )
 
 

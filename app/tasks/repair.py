@@ -262,7 +262,7 @@ class SkillRepairs(Looping):
             pinned=True,
         )
         limits = Limits.defaults(self._executor.settings)
-        [task] = await tasks.submit_all(session, [(skill.project_id, new)], limits)
+        task = await tasks.submit(session, skill.project_id, new, limits)
         about = {"skill": str(skill.id), "name": skill.name, "version": skill.version, "task": str(task.id)}
         action = AuditAction.SKILL_REPAIR
         await audit.add(session, skill.project_id, None, moves.CHANGES, action, about)

@@ -29,7 +29,7 @@ from app.projects.settings import Limits
 from app.tasks import doubts, queue, retention, verification
 from app.tasks import store as tasks
 from app.tasks.retention import Erasure
-from app.tasks.submission import Rerun, Submission, repeat, submit_all
+from app.tasks.submission import Rerun, Submission, repeat, submit_request
 from app.tasks.verification import LEAST_TASKS, Agreement
 from app.tasks.views import (
     Accepted,
@@ -94,7 +94,7 @@ class TaskController(Controller):
         idempotency_key: IdempotencyKey = None,
     ) -> Accepted | AcceptedMany:
         """Stores and queues the tasks. Either all tasks of a submission are accepted or none."""
-        rows = await submit_all(session, access, data, idempotency_key, limits)
+        rows = await submit_request(session, access, data, idempotency_key, limits)
         await session.commit()
         accepted = [Accepted.of(row) for row in rows]
         return AcceptedMany(accepted) if data.is_list else accepted[0]

@@ -107,12 +107,14 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     contradicted: bool = False  # only those of which two scores lie `_CONFLICT` apart, whoever gave them
 
 
-async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> tables.Task:
-    """Queue a task. Runners are notified when the transaction commits.
-
-    A known key with the same digest returns the existing task. Raises ConflictError for one with another digest.
-    """
-    [task] = await submit_all(session, [(project_id, new)])
+async def submit(
+    session: AsyncSession,
+    project_id: UUID,
+    new: NewTask,
+    limits: Limits = Limits(),  # noqa: B008  frozen
+) -> tables.Task:
+    """As `submit_all`, of one."""
+    [task] = await submit_all(session, [(project_id, new)], limits)
     return task
 
 
@@ -121,9 +123,10 @@ async def submit_all(
     batch: Sequence[tuple[UUID, NewTask]],
     limits: Limits = Limits(),  # noqa: B008  frozen
 ) -> list[tables.Task]:
-    """Queue several tasks in order, with one notification. `limits` are the server's.
+    """Queue several tasks in order. `limits` are the server's. Runners are notified when the transaction commits.
 
-    Raises LimitError if a project has reached one of its limits; then roll back.
+    A known key with the same digest returns the existing task. Raises ConflictError for one with another digest,
+    LimitError if a project has reached one of its limits; then roll back.
     """
     rows = [
         {

@@ -5,7 +5,7 @@ rerun, which says what differs from the task that is run again.
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,10 @@ from app.projects.settings import Limits
 from app.releases import store as releases
 from app.tasks import store as tasks
 from app.web.access import Access
-from app.web.fields import MOST, Scenario, Text
+from app.web.fields import MOST, Scenario, Text, columns
+
+MAY_SERVE = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
+"""The states of releases that a task may be pinned to."""
 
 Instruction = Annotated[
     str,
@@ -78,6 +81,10 @@ Explore = Annotated[
 TaskProject = Annotated[
     str, msgspec.Meta(description="default: the key's own project, or the only one", examples=["demo"])
 ]
+ReleaseNumber = Annotated[
+    int,
+    msgspec.Meta(ge=1, le=MOST, description="number of the release that serves it; default: as for any task"),
+]
 
 
 class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +99,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     variables: Variables = {}
     use_skills: bool = True
     explore: Explore = True
-    check: Check | None = None
+    check_code: Check | None = msgspec.field(name="check", default=None)
 
 
 class TaskRequest(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,7 +123,7 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.tasks is not UNSET and self != Submission(tasks=self.tasks):
             raise InvalidError("send either the fields of one task or `tasks`, not both")
         for task in tasks:
-            refuse_blank(task.instruction)
+            _refuse_blank(task.instruction)
         return tasks
 
     def digest(self) -> str:
@@ -133,10 +140,24 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _single(self) -> TaskRequest:
         if self.instruction is UNSET:
             raise InvalidError("instruction: missing; describe the task in natural language")
-        return TaskRequest(**{name: getattr(self, name) for name in TaskRequest.__struct_fields__})
+        return TaskRequest(**columns(self, TaskRequest))
 
 
-async def submit_all(
+class Rerun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that are left out are those of the task; null removes scenario, check and release."""
+
+    instruction: Instruction | UnsetType = UNSET
+    conversation: Conversation | UnsetType = UNSET
+    scenario: Scenario | UnsetType | None = UNSET
+    principal: Principal | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    variables: Variables | UnsetType = UNSET
+    use_skills: bool | UnsetType = UNSET
+    check_code: Check | UnsetType | None = msgspec.field(name="check", default=UNSET)
+    release: ReleaseNumber | UnsetType | None = UNSET
+
+
+async def submit_request(
     session: AsyncSession, access: Access, submission: Submission, key: str | None, limits: Limits
 ) -> list[tables.Task]:
     """Store every task, or raise and store none. The caller commits. `limits` are the server's.
@@ -145,22 +166,15 @@ async def submit_all(
     submission finds them all.
     """
     requests = submission.requests()
-    await refuse_unparsable(task.check for task in requests if task.check is not None)
+    await refuse_unparsable(task.check_code for task in requests if task.check_code is not None)
     digest = submission.digest() if key else None
     projects = {name: await find_project(session, access, name) for name in {task.project for task in requests}}
     batch = []
     for index, task in enumerate(requests):
         new = tasks.NewTask(
-            instruction=task.instruction,
-            conversation=task.conversation,
+            **submitted(task),
             key_id=access.key_id,
-            scenario=task.scenario,
-            principal=task.principal,
-            priority=task.priority,
-            variables=task.variables,
-            use_skills=task.use_skills,
             exploration=None if task.explore else Exploration.NO,
-            check_code=task.check,
             idempotency_key=f"{key}#{index}" if key and index else key,
             request_digest=digest,
         )
@@ -168,9 +182,40 @@ async def submit_all(
     return await tasks.submit_all(session, batch, limits)
 
 
-def refuse_blank(instruction: str) -> None:
-    if not instruction.strip():
-        raise InvalidError("instruction: must not be blank")
+async def repeat(
+    session: AsyncSession, access: Access, task_id: UUID, changes: Rerun, key: str | None, limits: Limits
+) -> tables.Task:
+    """Submit the task again; the caller commits. Raises InvalidError, ConflictError, NotFoundError for an unknown
+    task or release.
+    """
+    if changes.instruction is not UNSET:
+        _refuse_blank(changes.instruction)
+    if isinstance(changes.check_code, str):
+        await refuse_unparsable([changes.check_code])
+    task = await tasks.get(session, task_id, access.project_id)
+    release_id = await _servable(session, task, changes.release) if isinstance(changes.release, int) else None
+    changed = {name: value for name, value in columns(changes, Rerun, "release").items() if value is not UNSET}
+    new = tasks.NewTask(
+        **(submitted(task) | changed),
+        key_id=access.key_id,
+        exploration=Exploration.NO if task.exploration is Exploration.NO else None,
+        rerun_of=task.id,
+        repairs=task.repairs,
+        reads_only=task.reads_only,
+        skill_run=task.skill_run,
+        release_id=release_id,
+        pinned=(
+            release_id is not None or task.skill_run is not None or task.repairs is not None or task.reads_only
+        ),
+        idempotency_key=key,
+        request_digest=digest_about(task.id, changes) if key else None,
+    )
+    return await tasks.submit(session, task.project_id, new, limits)
+
+
+def submitted(task: TaskRequest | tables.Task) -> dict[str, Any]:
+    """What its submitter says of a task, as fields of a `store.NewTask`."""
+    return columns(task, TaskRequest, "project", "explore")
 
 
 async def refuse_unparsable(checks: Iterable[str]) -> None:
@@ -179,6 +224,16 @@ async def refuse_unparsable(checks: Iterable[str]) -> None:
     """
     for check in dict.fromkeys(checks):
         await asyncio.to_thread(_parse, check)
+
+
+def digest_about(row_id: UUID, request: msgspec.Struct) -> str:
+    """Identify a request about a task or skill, to tell a repeated one from another with the same key."""
+    return hashlib.sha256(msgspec.json.encode([row_id, request], order="deterministic")).hexdigest()
+
+
+def _refuse_blank(instruction: str) -> None:
+    if not instruction.strip():
+        raise InvalidError("instruction: must not be blank")
 
 
 def _parse(check: str) -> None:
@@ -192,68 +247,6 @@ def _parse(check: str) -> None:
         raise InvalidError("check: too deeply nested to parse") from error
 
 
-MAY_SERVE = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
-
-T = TypeVar("T")
-
-ReleaseNumber = Annotated[
-    int,
-    msgspec.Meta(ge=1, le=MOST, description="number of the release that serves it; default: as for any task"),
-]
-
-
-class Rerun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that are left out are those of the task; null removes scenario, check and release."""
-
-    instruction: Instruction | UnsetType = UNSET
-    conversation: Conversation | UnsetType = UNSET
-    scenario: Scenario | UnsetType | None = UNSET
-    principal: Principal | UnsetType = UNSET
-    priority: Priority | UnsetType = UNSET
-    variables: Variables | UnsetType = UNSET
-    use_skills: bool | UnsetType = UNSET
-    check: Check | UnsetType | None = UNSET
-    release: ReleaseNumber | UnsetType | None = UNSET
-
-
-async def repeat(
-    session: AsyncSession, access: Access, task_id: UUID, changes: Rerun, key: str | None, limits: Limits
-) -> tables.Task:
-    """Submit the task again; the caller commits. Raises InvalidError, ConflictError, NotFoundError for an unknown
-    task or release.
-    """
-    if changes.instruction is not UNSET:
-        refuse_blank(changes.instruction)
-    if isinstance(changes.check, str):
-        await refuse_unparsable([changes.check])
-    task = await tasks.get(session, task_id, access.project_id)
-    release_id = await _servable(session, task, changes.release) if isinstance(changes.release, int) else None
-    new = tasks.NewTask(
-        instruction=_either(changes.instruction, task.instruction),
-        conversation=_either(changes.conversation, task.conversation),
-        scenario=_either(changes.scenario, task.scenario),
-        key_id=access.key_id,
-        principal=_either(changes.principal, task.principal),
-        priority=_either(changes.priority, task.priority),
-        variables=_either(changes.variables, task.variables),
-        use_skills=_either(changes.use_skills, task.use_skills),
-        exploration=Exploration.NO if task.exploration is Exploration.NO else None,
-        check_code=_either(changes.check, task.check_code),
-        rerun_of=task.id,
-        repairs=task.repairs,
-        reads_only=task.reads_only,
-        skill_run=task.skill_run,
-        release_id=release_id,
-        pinned=(
-            release_id is not None or task.skill_run is not None or task.repairs is not None or task.reads_only
-        ),
-        idempotency_key=key,
-        request_digest=digest_about(task.id, changes) if key else None,
-    )
-    [submitted] = await tasks.submit_all(session, [(task.project_id, new)], limits)
-    return submitted
-
-
 async def _servable(session: AsyncSession, task: tables.Task, number: int) -> UUID:
     release = await releases.numbered(session, task.project_id, number)
     if release.state not in MAY_SERVE:
@@ -262,12 +255,3 @@ async def _servable(session: AsyncSession, task: tables.Task, number: int) -> UU
             "without effects (POST /v1/tasks/{task_id}/replay)"
         )
     return release.id
-
-
-def digest_about(row_id: UUID, request: msgspec.Struct) -> str:
-    """Identify a request about a task or skill, to tell a repeated one from another with the same key."""
-    return hashlib.sha256(msgspec.json.encode([row_id, request], order="deterministic")).hexdigest()
-
-
-def _either(given: T | UnsetType, of_task: T) -> T:
-    return of_task if given is UNSET else given

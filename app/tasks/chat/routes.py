@@ -51,7 +51,7 @@ from app.tasks.chat.completion import (
 )
 from app.tasks.events import TaskReader
 from app.tasks.routes import IdempotencyKey, cancel_task
-from app.tasks.submission import submit_all
+from app.tasks.submission import submit_request
 from app.web.access import Access, Caller, Db
 from app.web.problem import AnyRequest
 from app.web.sse import EventBatch, event_stream
@@ -281,7 +281,7 @@ class ChatController(Controller):
         `nothing_done`, `in_doubt`, `cancelled`, `crashed`, `waiting_for_approval` or `not_ended`. A client that
         hangs up cancels its task, unless the request had an `Idempotency-Key`.
         """
-        [task] = await submit_all(session, access, data.submission(), idempotency_key, limits)
+        [task] = await submit_request(session, access, data.submission(), idempotency_key, limits)
         if idempotency_key is None:
             request.state[TASK_STATE] = task.id  # now: an error may hide that the commit has succeeded
         await session.commit()

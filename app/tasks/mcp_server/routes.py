@@ -33,7 +33,7 @@ from app.skills.routes import SkillRunRequest, run_skill, search_skills
 from app.tasks import store as tasks
 from app.tasks.events import TaskReader
 from app.tasks.routes import cancel_task, list_tasks
-from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_all
+from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_request
 from app.tasks.views import TaskPage, TaskView, view_task
 from app.web.access import ANY_KEY, Access
 from app.web.fields import Scenario, Text
@@ -211,7 +211,7 @@ async def submit_task(call: ToolCall, given: SubmitArguments) -> TaskView:
     fields = {name: getattr(given, name) for name in TaskRequest.__struct_fields__}
     async with call.parts.sessions() as session:
         submission = Submission(**fields)
-        [task] = await submit_all(session, call.access, submission, given.idempotency_key, call.parts.limits)
+        [task] = await submit_request(session, call.access, submission, given.idempotency_key, call.parts.limits)
         await session.commit()
     return await followed(call, task.id, given.wait_seconds, after=0)
 
