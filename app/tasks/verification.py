@@ -53,10 +53,19 @@ from app.skills import admission
 
 log = structlog.get_logger(__name__)
 
+LEAST_TASKS = 30
+"""That a person and the judge have scored, before its scores count at all."""
+
 _READ = "print(float(score)) if 'score' in globals() else None"
 _TRIES = 3
 _PAUSE_SECONDS = 1.0  # before another try, for a machine that cannot start a session now
 _PIECE_CHARS = 20_000  # of the answer in one run, which the largest message holds whatever the characters
+_EVENT = "task.verify"
+_MAX_ANSWER = 1 << 20  # bytes, of a verifier
+_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+
+_task, _row = tables.Task, tables.Verification
+_QUEUE = DueQueue(_row, _row.state == VerificationState.PENDING, "claim a task to verify")
 
 
 async def score(
@@ -130,82 +139,13 @@ def _broken(reason: str) -> InvalidError:
     return InvalidError(f"the check failed, so it scores 0: {reason}")
 
 
-EVENT = "task.verify"
-
-_row = tables.Verification
-QUEUE = DueQueue(_row, _row.state == VerificationState.PENDING, "claim a task to verify")
-
-
-class VerifierRequest(msgspec.Struct, frozen=True):
-    """Where the verifier of a project is, the key that signs, and the body."""
-
-    url: str
-    key: bytes
-    body: bytes
-
-
-class FailedAttempt(msgspec.Struct, frozen=True):
-    """Why a verifier gave no answer."""
-
-    problem: str
-    final: bool = False  # asking again is pointless
-
-
 async def enqueue(session: AsyncSession, project_id: UUID, task_id: UUID) -> None:
     """Ask about a task once this transaction is committed."""
     await session.execute(insert(_row).values(project_id=project_id, task_id=task_id).on_conflict_do_nothing())
 
 
-async def request(session: AsyncSession, row: tables.Verification) -> VerifierRequest | FailedAttempt:
-    """What to send now. Raises SettingError if the secret cannot be decrypted here."""
-    project = tables.Project
-    query = select(project.name, project.settings, project.verifier_secret).where(project.id == row.project_id)
-    found = (await session.execute(query)).one_or_none()
-    verifier = msgspec.convert(found.settings, ProjectSettings).verifier if found else None
-    if found is None or verifier is None or found.verifier_secret is None:
-        return FailedAttempt("the project has no verifier any more", final=True)
-    try:
-        trajectory = await results.of_task(session, row.task_id)
-    except NotFoundError:
-        return FailedAttempt("the trajectory of the task was deleted", final=True)
-    data = {"project": found.name, "task_id": str(row.task_id), **question(trajectory)}
-    message = {"type": EVENT, "timestamp": datetime.now(UTC).isoformat(), "data": data}
-    key = signing_key(keys_of(session).decrypt(found.verifier_secret))
-    return VerifierRequest(verifier.url, key, msgspec.json.encode(message))
-
-
-async def record(
-    session: AsyncSession,
-    row: tables.Verification,
-    result: VerifierAnswer | FailedAttempt,
-    retry_in: float | None,
-) -> bool:
-    """Record an attempt and give the task its score, if there is one. Returns whether it is the task's score now.
-
-    A failed one is repeated in `retry_in` seconds, or with None given up. Nothing is written where the question
-    was claimed again.
-    """
-    owner, which = row.owner or "", QUEUE.same(row)
-    await session.scalar(select(tables.Task.id).where(tables.Task.id == row.task_id).with_for_update())
-    if isinstance(result, VerifierAnswer):
-        state = VerificationState.ABSTAINED if result.score is None else VerificationState.SCORED
-        change = QUEUE.finish(owner, which, state=state, problem=None, reason=result.reason)
-    elif result.final or retry_in is None:
-        change = QUEUE.finish(owner, which, state=VerificationState.FAILED, problem=result.problem)
-    else:
-        change = QUEUE.hand_back(owner, which, next_at=from_now(retry_in), problem=result.problem)
-    if await session.scalar(change.returning(_row.task_id)) is None or isinstance(result, FailedAttempt):
-        return False
-    if result.score is None:
-        return False
-    return await results.give(session, row.task_id, result.score, ScoreSource.VERIFIER)
-
-
 async def of_task(session: AsyncSession, task_id: UUID) -> tables.Verification | None:
     return await session.get(_row, task_id, populate_existing=True)
-
-
-_MAX_ANSWER = 1 << 20  # bytes
 
 
 class VerifierOptions(SendLimits, frozen=True, kw_only=True):
@@ -216,7 +156,7 @@ class VerifierOptions(SendLimits, frozen=True, kw_only=True):
     delays: Sequence[float] = (5, 30, 120, 600)
 
 
-class VerifierSender:
+class VerifierSender(ClaimedMessages[tables.Verification]):
     """Asks while it is entered. Leaving hands questions back that have no answer yet."""
 
     def __init__(
@@ -225,64 +165,89 @@ class VerifierSender:
         client: httpx.AsyncClient,
         options: VerifierOptions = VerifierOptions(),  # noqa: B008  frozen
     ) -> None:
-        self._sessions = sessions
+        super().__init__("ask verifiers", sessions, _QUEUE, self._verify, options)
         self._client = client
-        self._options = options
-        self._questions = ClaimedMessages("ask verifiers", sessions, QUEUE, self._verify, options)
-
-    async def __aenter__(self) -> Self:
-        await self._questions.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._questions.__aexit__()
 
     async def _verify(self, row: tables.Verification) -> None:
-        result = await self._result(row)
-        if result is None:
-            return
-        retry_in = self._questions.delay_after(row.attempt)
-        async with self._sessions.begin() as session:
-            counts = await record(session, row, result, retry_in)
-            if counts and isinstance(result, VerifierAnswer) and result.score is not None:
-                await admission.scored(session, row.task_id, result.score)
-        if isinstance(result, FailedAttempt):
-            about = {"task": str(row.task_id), "attempt": row.attempt, "cause": result.problem}
-            log.warning("a task was not verified", **about)
-
-    async def _result(self, row: tables.Verification) -> VerifierAnswer | FailedAttempt | None:
-        """None if this process has stalled, and the question is another's by now."""
         try:
             async with self._sessions() as session:
-                if not await QUEUE.is_claimed(session, row):
-                    return None
-                found_request = await request(session, row)
-            return (
-                found_request if isinstance(found_request, FailedAttempt) else await self._ask(row, found_request)
-            )
-        except AppError as error:  # the secret cannot be decrypted here
-            return FailedAttempt(str(error))
+                if not await _QUEUE.is_claimed(session, row):  # this process has stalled, and another asks
+                    return
+                message = await _question(session, row)
+            result: VerifierAnswer | AppError = await self._ask(message)
+        except AppError as error:  # also of a secret that cannot be decrypted here
+            result = error
+            about = {"task": str(row.task_id), "attempt": row.attempt, "cause": str(error)}
+            log.warning("a task was not verified", **about)
+        async with self._sessions.begin() as session:
+            score = await _record(session, row, result, self.delay_after(row.attempt))
+            if score is not None:
+                await admission.scored(session, row.task_id, score)
 
-    async def _ask(self, row: tables.Verification, request: VerifierRequest) -> VerifierAnswer | FailedAttempt:
-        message = SignedPost(request.url, request.key, f"msg_{row.task_id.hex}", request.body)
+    async def _ask(self, message: SignedPost) -> VerifierAnswer:
+        """Raises _FailedError."""
         try:
-            status, body = await post(self._client, message, seconds=self._options.timeout, limit=_MAX_ANSWER)
+            status, body = await post(self._client, message, seconds=self._limits.timeout, limit=_MAX_ANSWER)
         except PostTimeoutError as error:
-            return FailedAttempt(f"the verifier timed out: {error}")
+            raise _FailedError(f"the verifier timed out: {error}") from error
         except PostError as error:
-            return FailedAttempt(f"the verifier failed: {error}")
+            raise _FailedError(f"the verifier failed: {error}") from error
         if (problem := status_problem(status)) is not None:
-            return FailedAttempt(f"the verifier failed: {problem}", final=status == HTTPStatus.GONE)
+            raise _FailedError(f"the verifier failed: {problem}", final=status == HTTPStatus.GONE)
         try:
             return read_answer(body)
         except VerifierAnswerError as error:
-            return FailedAttempt(f"the verifier answered nonsense: {error}")
+            raise _FailedError(f"the verifier answered nonsense: {error}") from error
 
 
-LEAST_TASKS = 30
-"""That a person and the judge have scored, before its scores count at all."""
+class _FailedError(AppError):
+    """Why a verifier gave no answer. `final`: asking again is pointless."""
 
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+    def __init__(self, problem: str, *, final: bool = False) -> None:
+        super().__init__(problem)
+        self.final = final
+
+
+async def _question(session: AsyncSession, row: tables.Verification) -> SignedPost:
+    """What to send now. Raises _FailedError, and SettingError if the secret cannot be decrypted here."""
+    project = tables.Project
+    query = select(project.name, project.settings, project.verifier_secret).where(project.id == row.project_id)
+    found = (await session.execute(query)).one_or_none()
+    verifier = msgspec.convert(found.settings, ProjectSettings).verifier if found else None
+    if found is None or verifier is None or found.verifier_secret is None:
+        raise _FailedError("the project has no verifier any more", final=True)
+    try:
+        trajectory = await results.of_task(session, row.task_id)
+    except NotFoundError as error:
+        raise _FailedError("the trajectory of the task was deleted", final=True) from error
+    data = {"project": found.name, "task_id": str(row.task_id), **question(trajectory)}
+    body = msgspec.json.encode({"type": _EVENT, "timestamp": datetime.now(UTC).isoformat(), "data": data})
+    key = signing_key(keys_of(session).decrypt(found.verifier_secret))
+    return SignedPost(verifier.url, key, f"msg_{row.task_id.hex}", body)
+
+
+async def _record(
+    session: AsyncSession, row: tables.Verification, result: VerifierAnswer | AppError, retry_in: float | None
+) -> float | None:
+    """Record an attempt and give the task its score. Returns that if it counts now.
+
+    A failed one is repeated in `retry_in` seconds, or with None given up. Nothing is written where the question
+    was claimed again.
+    """
+    owner, which = row.owner or "", _QUEUE.same(row)
+    await session.scalar(select(_task.id).where(_task.id == row.task_id).with_for_update())
+    if isinstance(result, VerifierAnswer):
+        state = VerificationState.ABSTAINED if result.score is None else VerificationState.SCORED
+        change = _QUEUE.finish(owner, which, state=state, problem=None, reason=result.reason)
+    elif retry_in is None or (isinstance(result, _FailedError) and result.final):
+        change = _QUEUE.finish(owner, which, state=VerificationState.FAILED, problem=str(result))
+    else:
+        change = _QUEUE.hand_back(owner, which, next_at=from_now(retry_in), problem=str(result))
+    written = await session.scalar(change.returning(_row.task_id)) is not None
+    if not written or not isinstance(result, VerifierAnswer) or result.score is None:
+        return None
+    counts = await results.give(session, row.task_id, result.score, ScoreSource.VERIFIER)
+    return result.score if counts else None
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,11 +287,6 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     def suffices(self, least: float) -> bool:
         """Whether it is certainly at least `least`, and better than a judge that always says the same."""
         return self.tasks >= LEAST_TASKS and self.low >= least and (self.kappa or 0.0) > 0
-
-
-_COUNTS = ("both", "neither", "judge_only", "person_only")
-
-_task = tables.Task
 
 
 async def wanted(
@@ -379,15 +339,14 @@ async def trusted(session: AsyncSession, project_id: UUID, judges: Iterable[str 
 async def agreements(session: AsyncSession, project_id: UUID) -> Mapping[str, Agreement]:
     """By the name of the judge: of the tasks of a project that it and a person have scored."""
     judge, person = _task.overruled_score >= GOOD, _task.score >= GOOD
-
+    counted = {
+        "both": (judge, person),
+        "neither": (~judge, ~person),
+        "judge_only": (judge, ~person),
+        "person_only": (~judge, person),
+    }
     query = (
-        select(
-            _task.judged_by,
-            func.count().filter(judge, person).label("both"),
-            func.count().filter(~judge, ~person).label("neither"),
-            func.count().filter(judge, ~person).label("judge_only"),
-            func.count().filter(~judge, person).label("person_only"),
-        )
+        select(_task.judged_by, *(func.count().filter(*which).label(name) for name, which in counted.items()))
         .where(
             _task.project_id == project_id,
             _task.judged_by.is_not(None),
@@ -398,4 +357,4 @@ async def agreements(session: AsyncSession, project_id: UUID) -> Mapping[str, Ag
         .order_by(_task.judged_by)
     )
     rows = (await session.execute(query)).mappings()
-    return {row["judged_by"]: Agreement.of(**{key: row[key] for key in _COUNTS}) for row in rows}
+    return {row["judged_by"]: Agreement.of(**{name: row[name] for name in counted}) for row in rows}
