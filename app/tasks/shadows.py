@@ -8,7 +8,6 @@ not need.
 
 from collections.abc import Callable, Set
 from contextlib import suppress
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -37,21 +36,12 @@ from app.tasks.context import TaskContext, task_of
 from app.tasks.execution import TaskExecutor, counted_calls, is_passing, run_check
 from app.tasks.masking import masked
 
+log = structlog.get_logger(__name__)
+
 _WINDOW = 1_000  # finished tasks, the newest
-
-
-class _Call(msgspec.Struct, frozen=True):
-    api: str
-
-
-class _Turn(msgspec.Struct, frozen=True):
-    calls: tuple[_Call, ...] = ()
-
-
-class _Calls(msgspec.Struct, frozen=True):
-    """The calls of a stored trajectory; decoding skips the rest."""
-
-    turns: tuple[_Turn, ...]
+_PAUSE = 5.0  # seconds between polls of an empty queue, or while there is no spare capacity
+_MAX_ATTEMPTS = 3
+_GRACE = 120.0  # seconds beyond the rollout's limit, such as for its check
 
 
 async def request_shadows(
@@ -76,111 +66,6 @@ async def request_shadows(
         )
     await trials_store.add(session, release.id, candidates)
     return len(candidates)
-
-
-async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: tables.Release) -> set[str]:
-    """Those that only read and wait for nobody's approval."""
-    rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
-    safe: set[str] = set()
-    for api in await tools.api_documents(session, release):
-        content = await manifest_store.document(session, api.id, api.digest)
-        await session.commit()  # no transaction is held while a document is read
-        for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
-            known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))
-            if each.safe and not rules.wants(known, safe=True, risk=each.risk, former=former, own=each.approval):
-                safe.add(known)
-    return safe
-
-
-def _only_calls(record: bytes, safe: Set[str]) -> bool:
-    """An operation that no longer exists is not in `safe`: it cannot be called again."""
-    turns = msgspec.msgpack.decode(record, type=_Calls).turns
-    return all(call.api in safe for turn in turns for call in turn.calls)
-
-
-class RecordedReplay(NamedTuple):
-    """How it ended, and what it did."""
-
-    outcome: ShadowOutcome
-    trajectory: Trajectory
-
-
-async def replay_recorded(executor: TaskExecutor, shadow: tables.Shadow) -> RecordedReplay:
-    """With the seed, the clock and the skills of the task. A call that the record does not answer ends it.
-
-    Raises NotFoundError if the task's trajectory was deleted.
-    """
-    async with executor.sessions() as session:
-        row = await tasks.get(session, shadow.task_id)
-        record = await results.of_task(session, row.id)
-    context = await executor.context(row.project_id, shadow.release_id, serves=False)
-    secrets = SecretValues()
-    mask_logs(secrets)
-    recording = RecordedCalls(record.calls, context.catalog.is_read)
-    gateway = _gateway(executor, row, context, recording, secrets)
-    offered = await executor.skill_selection.reuse(row)
-    gateway.guard = await executor.skill_selection.guard(offered)
-    task = task_of(row, context.project)
-    resume = ResumeState(seed=row.seed, now=row.started_at)
-    async with executor.policy_agent(row, context.policy, shadow.owner or "") as agent:
-        trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
-    same, failure, scored = recording.complete, trajectory.detail or None, None
-    if row.check_code and gateway.in_doubt is None:
-        checking = _gateway(executor, row, context, recording, secrets, read_only=True)
-        scored, failure = await _score(executor, row, context, trajectory, checking)
-    outcome = ShadowOutcome(
-        stop=trajectory.stop,
-        failure=failure and secrets.mask(failure),
-        score=scored,
-        turns=len(trajectory.turns),
-        generated_tokens=trajectory.generated_tokens,
-        same_changes=same,
-    )
-    return RecordedReplay(outcome, masked(trajectory, secrets))
-
-
-def _gateway(
-    executor: TaskExecutor,
-    row: tables.Task,
-    context: TaskContext,
-    recording: RecordedCalls,
-    secrets: SecretValues,
-    *,
-    read_only: bool = False,
-) -> Gateway:
-    """No call needs an approval: none goes out."""
-    return Gateway(
-        context.catalog,
-        executor.client,
-        instruction=row.instruction,
-        variables=row.variables,
-        read_only=read_only,
-        max_calls=executor.agent.limits.calls,
-        secrets=secrets,
-        store=ProjectSecrets(executor.sessions, row.project_id),
-        recording=recording,
-    )
-
-
-async def _score(
-    executor: TaskExecutor, row: tables.Task, context: TaskContext, trajectory: Trajectory, gateway: Gateway
-) -> tuple[float | None, str | None]:
-    """The check's score, and why there is none, or why it is 0."""
-    failure = None
-    try:
-        value = await run_check(row, trajectory.answer, context.project, executor.agent, gateway)
-    except InvalidError as error:
-        value, failure = 0.0, str(error)
-    if gateway.in_doubt is not None:
-        return None, f"the check asked what the task had not: {gateway.in_doubt}"
-    return value, failure
-
-
-log = structlog.get_logger(__name__)
-
-_PAUSE = 5.0  # seconds between polls of an empty queue, or while there is no spare capacity
-_MAX_ATTEMPTS = 3
-_GRACE = 120.0  # seconds beyond the rollout's limit, such as for its check
 
 
 class ShadowRunner(Looping):
@@ -227,7 +112,7 @@ class ShadowRunner(Looping):
             return None
         self.replaying = self._interrupted = True
         try:
-            outcome, trajectory = await self._replay(shadow)
+            outcome, trajectory = await self._try(shadow)
         except EngineError as error:
             log.warning("a shadow is postponed", task=str(shadow.task_id), cause=str(error))
             return None
@@ -239,13 +124,13 @@ class ShadowRunner(Looping):
         self._interrupted = False
         return 0
 
-    async def _replay(self, shadow: tables.Shadow) -> tuple[ShadowOutcome, Trajectory | None]:
+    async def _try(self, shadow: tables.Shadow) -> tuple[ShadowOutcome, Trajectory | None]:
         try:
             if shadow.attempt > _MAX_ATTEMPTS:
                 raise InvalidError(f"{_MAX_ATTEMPTS} processes died during this shadow, so it is given up")
             if shadow.recorded:
-                return await replay_recorded(self._executor, shadow)
-            return await replay(self._executor, shadow), None
+                return await _replay_recorded(self._executor, shadow)
+            return await _replay(self._executor, shadow), None
         except AppError as error:
             if is_passing(error):
                 raise
@@ -258,24 +143,50 @@ class ShadowRunner(Looping):
             return ShadowOutcome(failure="internal error: the server's log has the details"), None
 
 
-async def replay(executor: TaskExecutor, shadow: tables.Shadow) -> ShadowOutcome:
-    """Repeat the task with the shadow's release: same seed, clock and skills, no side effects."""
+async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: tables.Release) -> set[str]:
+    """Those that only read and wait for nobody's approval."""
+    rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
+    safe: set[str] = set()
+    for api in await tools.api_documents(session, release):
+        content = await manifest_store.document(session, api.id, api.digest)
+        await session.commit()  # no transaction is held while a document is read
+        for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
+            known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))
+            if each.safe and not rules.wants(known, safe=True, risk=each.risk, former=former, own=each.approval):
+                safe.add(known)
+    return safe
+
+
+class _Call(msgspec.Struct, frozen=True):
+    api: str
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    calls: tuple[_Call, ...] = ()
+
+
+class _Calls(msgspec.Struct, frozen=True):
+    """The calls of a stored trajectory; decoding skips the rest."""
+
+    turns: tuple[_Turn, ...]
+
+
+def _only_calls(record: bytes, safe: Set[str]) -> bool:
+    """An operation that no longer exists is not in `safe`: it cannot be called again."""
+    turns = msgspec.msgpack.decode(record, type=_Calls).turns
+    return all(call.api in safe for turn in turns for call in turn.calls)
+
+
+async def _replay(executor: TaskExecutor, shadow: tables.Shadow) -> ShadowOutcome:
+    """On the live APIs, of which it only reads."""
     async with executor.sessions() as session:
         row = await tasks.get(session, shadow.task_id)
     context = await executor.context(row.project_id, shadow.release_id, serves=False)
-    secrets = SecretValues()
+    secrets, owner = SecretValues(), shadow.owner or ""
     mask_logs(secrets)
     gateway = executor.gateway(row, context, secrets, read_only=True)
-    offered = await executor.skill_selection.reuse(row)
-    gateway.guard = await executor.skill_selection.guard(offered)
-    task = task_of(row, context.project)
-    resume = ResumeState(seed=row.seed, now=row.started_at)
-    owner = shadow.owner or ""
-    async with (
-        counted_calls(executor.sessions, row.project_id, owner, gateway),
-        executor.policy_agent(row, context.policy, owner) as agent,
-    ):
-        trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
+    async with counted_calls(executor.sessions, row.project_id, owner, gateway):
+        trajectory = await _do_again(executor, row, context, gateway, owner)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:
@@ -285,10 +196,85 @@ async def replay(executor: TaskExecutor, shadow: tables.Shadow) -> ShadowOutcome
             score, failure = 0.0, failure or str(error)
         except SandboxError as error:
             failure = failure or str(error)
+    return _outcome(trajectory, secrets, score, failure)
+
+
+async def _replay_recorded(executor: TaskExecutor, shadow: tables.Shadow) -> tuple[ShadowOutcome, Trajectory]:
+    """On the calls of the task. One that the record does not answer ends it.
+
+    Raises NotFoundError if the task's trajectory was deleted.
+    """
+    async with executor.sessions() as session:
+        row = await tasks.get(session, shadow.task_id)
+        record = await results.of_task(session, row.id)
+    context = await executor.context(row.project_id, shadow.release_id, serves=False)
+    secrets = SecretValues()
+    mask_logs(secrets)
+    recording = RecordedCalls(record.calls, context.catalog.is_read)
+    gateway = _recorded_gateway(executor, row, context, recording, secrets)
+    trajectory = await _do_again(executor, row, context, gateway, shadow.owner or "")
+    same, failure = recording.complete, trajectory.detail or None
+    score: float | None = None
+    if row.check_code and gateway.in_doubt is None:
+        checking = _recorded_gateway(executor, row, context, recording, secrets, read_only=True)
+        try:
+            score, failure = (
+                await run_check(row, trajectory.answer, context.project, executor.agent, checking),
+                None,
+            )
+        except InvalidError as error:
+            score, failure = 0.0, str(error)
+        if checking.in_doubt is not None:
+            score, failure = None, f"the check asked what the task had not: {checking.in_doubt}"
+    return _outcome(trajectory, secrets, score, failure, same), masked(trajectory, secrets)
+
+
+async def _do_again(
+    executor: TaskExecutor, row: tables.Task, context: TaskContext, gateway: Gateway, owner: str
+) -> Trajectory:
+    """With the seed, the clock and the skills of the task."""
+    offered = await executor.skill_selection.reuse(row)
+    gateway.guard = await executor.skill_selection.guard(offered)
+    task, resume = task_of(row, context.project), ResumeState(seed=row.seed, now=row.started_at)
+    async with executor.policy_agent(row, context.policy, owner) as agent:
+        return await run_rollout(agent, task, context.policy, gateway, offered, resume)
+
+
+def _outcome(
+    trajectory: Trajectory,
+    secrets: SecretValues,
+    score: float | None,
+    failure: str | None,
+    same: bool | None = None,
+) -> ShadowOutcome:
     return ShadowOutcome(
         stop=trajectory.stop,
         failure=failure and secrets.mask(failure),
         score=score,
         turns=len(trajectory.turns),
         generated_tokens=trajectory.generated_tokens,
+        same_changes=same,
+    )
+
+
+def _recorded_gateway(
+    executor: TaskExecutor,
+    row: tables.Task,
+    context: TaskContext,
+    recording: RecordedCalls,
+    secrets: SecretValues,
+    *,
+    read_only: bool = False,
+) -> Gateway:
+    """No call needs an approval: none goes out."""
+    return Gateway(
+        context.catalog,
+        executor.client,
+        instruction=row.instruction,
+        variables=row.variables,
+        read_only=read_only,
+        max_calls=executor.agent.limits.calls,
+        secrets=secrets,
+        store=ProjectSecrets(executor.sessions, row.project_id),
+        recording=recording,
     )
