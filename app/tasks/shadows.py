@@ -191,7 +191,8 @@ async def _replay(executor: TaskExecutor, shadow: tables.Shadow) -> ShadowOutcom
     score: float | None = None
     if row.check_code:
         try:
-            score = await executor.score(row, context, trajectory, secrets, owner)
+            checking = executor.gateway(row, context, secrets, read_only=True)
+            score = await executor.score(row, context, trajectory.answer, checking, owner)
         except InvalidError as error:
             score, failure = 0.0, failure or str(error)
         except SandboxError as error:
