@@ -17,6 +17,10 @@ from app.base.values import CountedTokens, Turn
 from app.engine.protocol import ChatAnswer, ChatModel, Completion, Engine, Sampling, Tokens
 from app.engine.tokenizer import ChatTokenizer, Message, opened_thought
 
+_CHARACTERS = 4  # of a token, where nobody counts them
+_BYTES = 3  # of a token of code, or of any writing: not to take an answer for shorter than it is
+_FENCE = "\n```"
+
 
 class Prompt(msgspec.Struct, frozen=True):
     """The next request to the engine."""
@@ -89,78 +93,6 @@ class Chat:
         return None
 
 
-def generation_span(prompt: Sequence[int], model: str, sampling: Sampling) -> AbstractContextManager[Span]:
-    """Of a prompt of tokens, not of messages."""
-    more: Attributes = {"gen_ai.usage.input_tokens": len(prompt)}
-    if sampling.seed is not None:
-        more["gen_ai.request.seed"] = sampling.seed
-    return _span("text_completion", "vllm", model, sampling.max_tokens, sampling.temperature, more)
-
-
-def chat_span(model: str, max_tokens: int, temperature: float) -> AbstractContextManager[Span]:
-    """Of a hosted model."""
-    return _span("chat", "openai", model, max_tokens, temperature, {})
-
-
-def _span(
-    operation: str, provider: str, model: str, max_tokens: int, temperature: float, more: Attributes
-) -> AbstractContextManager[Span]:
-    attributes: Attributes = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": provider,
-        "gen_ai.request.model": model,
-        "gen_ai.request.max_tokens": max_tokens,
-        "gen_ai.request.temperature": temperature,
-    }
-    return span(f"{operation} {model}", attributes | more, client=True)
-
-
-def completion_attributes(completion: Completion) -> Attributes:
-    return {
-        "gen_ai.usage.output_tokens": len(completion.ids),
-        "gen_ai.response.finish_reasons": [completion.finish],
-    }
-
-
-def answer_attributes(used: Tokens, finish: str) -> Attributes:
-    return {
-        "gen_ai.usage.input_tokens": used.prompt,
-        "gen_ai.usage.output_tokens": used.generated,
-        "gen_ai.response.finish_reasons": [finish],
-    }
-
-
-async def complete_turn(engine: Engine, prompt: Prompt, model: str, sampling: Sampling, chat: Chat) -> Completion:
-    """The ids and logprobs are those that the engine sampled. Raises EngineError.
-
-    A fence alone on its line may also open a block, close one of another language, or be a part of a thought. Then
-    the generation goes on where it ended.
-    """
-    whole, next_part = Completion((), (), "length"), sampling
-    while next_part.max_tokens > 0:
-        part = await engine.complete((*prompt.ids, *whole.ids), model=model, sampling=next_part)
-        whole = Completion(whole.ids + part.ids, whole.logprobs + part.logprobs, part.finish)
-        text = prompt.opened + chat.text_of(whole.ids)
-        if not _stopped_by_string(part, sampling, chat) or is_closed(text):
-            return whole
-        seed = None if sampling.seed is None else zlib.crc32(f"{sampling.seed} {len(whole.ids)}".encode())
-        room = sampling.max_tokens - len(whole.ids)
-        next_part = msgspec.structs.replace(sampling, max_tokens=room, seed=seed)
-    return msgspec.structs.replace(whole, finish="length")
-
-
-def _stopped_by_string(part: Completion, sampling: Sampling, chat: Chat) -> bool:
-    if part.finish != "stop" or not part.ids or part.ids[-1] in sampling.stop_token_ids:
-        return False
-    text = chat.text_of(part.ids)
-    return any(stop in text for stop in sampling.stop_strings)
-
-
-_CHARACTERS = 4  # of a token, where nobody counts them
-_BYTES = 3  # of a token of code, or of any writing: not to take an answer for shorter than it is
-_FENCE = "\n```"
-
-
 class Conversation(Protocol):
     """All turns of one rollout, in order. A turn that an earlier process recorded is added as it is."""
 
@@ -208,17 +140,12 @@ class TokenConversation:
         return len(self._prompt.ids)
 
     async def sample(self, *, max_tokens: int, temperature: float, seed: int) -> Turn:
-        prompt, model = self._prompt, self._model
-        sampling = Sampling(
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            stop_token_ids=self._tokenizer.stop_ids,
-            stop_strings=self._stop_strings,
-        )
-        with generation_span(prompt.ids, model, sampling) as generation:
-            completion = await complete_turn(self._engine, prompt, model, sampling, self._chat)
-            generation.set(completion_attributes(completion))
+        prompt = self._prompt
+        known: Attributes = {"gen_ai.usage.input_tokens": len(prompt.ids), "gen_ai.request.seed": seed}
+        with _span("text_completion", "vllm", self._model, max_tokens, temperature, known) as generation:
+            completion = await self._complete(max_tokens, temperature, seed)
+            used = Tokens(prompt=len(prompt.ids), generated=len(completion.ids))
+            generation.set(_answered(used, completion.finish))
         return Turn(
             context_ids=prompt.context_ids,
             sampled_ids=completion.ids,
@@ -228,6 +155,32 @@ class TokenConversation:
             finish=completion.finish,
             extends=prompt.extends,
         )
+
+    async def _complete(self, max_tokens: int, temperature: float, seed: int) -> Completion:
+        """The ids and logprobs are those that the engine sampled. Raises EngineError.
+
+        A fence alone on its line may also open a block, close one of another language, or be a part of a thought.
+        Then the generation goes on where it ended.
+        """
+        whole, stop_ids = Completion((), (), "length"), self._tokenizer.stop_ids
+        while len(whole.ids) < max_tokens:
+            sampling = Sampling(
+                max_tokens=max_tokens - len(whole.ids),
+                temperature=temperature,
+                seed=zlib.crc32(f"{seed} {len(whole.ids)}".encode()) if whole.ids else seed,
+                stop_token_ids=stop_ids,
+                stop_strings=self._stop_strings,
+            )
+            part = await self._engine.complete(
+                (*self._prompt.ids, *whole.ids), model=self._model, sampling=sampling
+            )
+            whole = Completion(whole.ids + part.ids, whole.logprobs + part.logprobs, part.finish)
+            at_string = part.finish == "stop" and part.ids and part.ids[-1] not in stop_ids
+            if not (at_string and any(stop in self._chat.text_of(part.ids) for stop in self._stop_strings)):
+                return whole
+            if is_closed(self._prompt.opened + self._chat.text_of(whole.ids)):
+                return whole
+        return msgspec.structs.replace(whole, finish="length")
 
     def add(self, turn: Turn) -> None:
         self._chat.add(turn)
@@ -255,14 +208,14 @@ class MessageConversation:
         """An answer without code is asked for again without stop strings: it may have ended at a fence that opened
         its code.
         """
-        with chat_span(self._name, max_tokens, temperature) as generation:
+        with _span("chat", "openai", self._name, max_tokens, temperature, {}) as generation:
             answer = await self._ask(max_tokens, temperature, self._stop_strings)
             used = answer.tokens
             left = max_tokens - used.generated
             if answer.finish == "stop" and extract_code(answer.text) is None and self._stop_strings and left > 0:
                 answer = await self._ask(left, temperature, ())
                 used += answer.tokens
-            generation.set(answer_attributes(used, answer.finish))
+            generation.set(_answered(used, answer.finish))
         return Turn(
             context_ids=(),
             sampled_ids=(),
@@ -298,3 +251,24 @@ def _ended(answer: ChatAnswer) -> str:
     if answer.finish == "stop" and "```" in text and extract_code(text) is not None and not is_closed(text):
         return f"{text.rstrip()}{_FENCE}"
     return text
+
+
+def _span(
+    operation: str, provider: str, model: str, max_tokens: int, temperature: float, more: Attributes
+) -> AbstractContextManager[Span]:
+    attributes: Attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": provider,
+        "gen_ai.request.model": model,
+        "gen_ai.request.max_tokens": max_tokens,
+        "gen_ai.request.temperature": temperature,
+    }
+    return span(f"{operation} {model}", attributes | more, client=True)
+
+
+def _answered(used: Tokens, finish: str) -> Attributes:
+    return {
+        "gen_ai.usage.input_tokens": used.prompt,
+        "gen_ai.usage.output_tokens": used.generated,
+        "gen_ai.response.finish_reasons": [finish],
+    }

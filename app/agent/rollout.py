@@ -1,6 +1,6 @@
 """Runs one rollout: an agent works on a task through a gateway and leaves a trajectory. No SQL, no torch.
 
-With its limits, what calls back while it runs, and how it is stopped from outside.
+With its limits, what calls back while it runs, how it is stopped from outside, and its Python session.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ import msgspec
 from app.agent.action import ends_in_thought, extract_code
 from app.agent.chat import Conversation, MessageConversation, TokenConversation
 from app.agent.prompts import HOSTED, Profile, prompt_hash
-from app.agent.repl import DivergedError, Repl, SessionStart
 from app.apis.approvals.gate import ApprovalWantedError
 from app.apis.calls.gateway import Gateway
 from app.apis.listing import listed_apps
+from app.base.errors import SandboxError
 from app.base.settings import Settings
 from app.base.telemetry import Phase, phase, span
 from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn
 from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.projects.settings import ApprovalRequest
-from app.sandbox.protocol import RunStop, Sandbox, SessionLimits
+from app.sandbox.protocol import Function, Observation, RunStop, Sandbox, Session, SessionLimits
 
 TURN_TOKENS: Final = 512
 THINKING_TURN_TOKENS: Final = 4096  # with fewer, many a thought would end before its code
@@ -95,25 +95,22 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         What an API refused may be worth another try.
         """
         last = turns[-1]
-        failures = [_code_and_error(turn) for turn in turns if turn.failed]
         if not last.failed:
             return False
+        failures = [(extract_code(turn.full_text), _same(turn.observation)) for turn in turns if turn.failed]
         in_a_row = len(turns) > 1 and turns[-2].failed and failures[-2] == failures[-1]
         refused = any(call.error is not None for call in last.calls)
         return failures.count(failures[-1]) >= self.repeats or (in_a_row and not refused)
 
     def _goes_round(self, turns: Sequence[Turn]) -> bool:
         """An agent that writes the same, and sees the same, again and again does not stop by itself either."""
-        last = [_words_and_result(turn) for turn in turns[-self.repeats :]]
+        last = [(turn.full_text, _same(turn.observation)) for turn in turns[-self.repeats :]]
         return len(last) == self.repeats and len(set(last)) == 1
 
 
-def _words_and_result(turn: Turn) -> tuple[str, str]:
-    return turn.full_text, _IN_TURN.sub("", turn.observation)
-
-
-def _code_and_error(turn: Turn) -> tuple[str | None, str]:
-    return extract_code(turn.full_text), _IN_TURN.sub("", turn.observation)
+def _same(observation: str) -> str:
+    """Whatever the number of its turn."""
+    return _IN_TURN.sub("", observation)
 
 
 class SuspendedError(Exception):
@@ -269,8 +266,8 @@ async def run_rollout(
     """
     started = time.monotonic()
     with phase(Phase.PROMPT):
-        rollout = _Rollout(agent, task, policy, gateway, tuple(offers), resume or ResumeState())
-    stop, detail = await rollout.run(hooks or RolloutHooks())
+        rollout = _Rollout(agent, task, policy, gateway, offers, resume or ResumeState(), hooks or RolloutHooks())
+    stop, detail = await rollout.run()
     return Trajectory(
         task=task,
         policy=policy,
@@ -292,12 +289,12 @@ class _Rollout:
         task: Task,
         policy: Policy,
         gateway: Gateway,
-        offers: tuple[Offer, ...],
+        offers: Sequence[Offer],
         resume: ResumeState,
+        hooks: RolloutHooks,
     ) -> None:
         self.turns: list[Turn] = []
-        self._agent = agent
-        self._gateway = gateway
+        self._agent, self._gateway, self._hooks = agent, gateway, hooks
         gateway.look_ups.chars = agent.profile.look_up_chars
         self._origin = resume
         self._unfinished: Turn | None = None
@@ -305,34 +302,34 @@ class _Rollout:
         opening = agent.profile.opening(task, offers, listed_apps(gateway.catalog))
         self._conversation = agent.conversation(policy.model, opening)
         limits = msgspec.structs.replace(agent.limits.session, project=task.project)
-        start = SessionStart(limits=limits, offers=offers, seed=resume.seed, now=resume.now)
-        self._repl = Repl(agent.sandbox, gateway, start)
+        self._repl = _Repl(agent.sandbox, gateway, limits, offers, resume)
 
-    async def run(self, hooks: RolloutHooks) -> End:
+    async def run(self) -> End:
+        stop_signal = self._hooks.stop_signal
         try:
             async with asyncio.timeout(self._agent.limits.seconds) as self._clock:
-                hooks.stop_signal.attach(self._clock)
-                await self._resume(hooks)
-                return await self._continue(hooks)
-        except DivergedError as error:
+                stop_signal.attach(self._clock)
+                await self._resume()
+                return await self._continue()
+        except _DivergedError as error:
             return Stop.IN_DOUBT, str(error)
         except ApprovalWantedError as wanted:
             await self._repl.close()
-            await hooks.on_approval_wanted(wanted.request)
+            await self._hooks.on_approval_wanted(wanted.request)
             self._keep_unfinished(Stop.CANCELLED.value)
             return Stop.CANCELLED, ""
         except TimeoutError:
             if not self._clock.expired():
                 raise
-            if hooks.stop_signal.suspended and not hooks.stop_signal.cancelled:
+            if stop_signal.suspended and not stop_signal.cancelled:
                 raise SuspendedError from None
-            stop = Stop.CANCELLED if hooks.stop_signal.cancelled else Stop.WALL_LIMIT
+            stop = Stop.CANCELLED if stop_signal.cancelled else Stop.WALL_LIMIT
             self._keep_unfinished(stop.value)
             return stop, ""
         finally:
             await self._repl.close()
 
-    async def _resume(self, hooks: RolloutHooks) -> None:
+    async def _resume(self) -> None:
         """Restore the state that an earlier process left."""
         self._gateway.resume([call for turn in self._origin.recorded for call in turn.calls])
         for index, turn in enumerate(self._origin.recorded):
@@ -344,9 +341,9 @@ class _Rollout:
             with phase(Phase.SANDBOX):
                 await self._repl.open_session()
         if self._origin.begun is not None:
-            await self._execute(self._origin.begun, hooks, self._origin.known)
+            await self._execute(self._origin.begun, self._origin.known)
 
-    async def _continue(self, hooks: RolloutHooks) -> End:
+    async def _continue(self) -> End:
         while (end := self._end()) is None:
             with phase(Phase.PROMPT):
                 taken = self._conversation.prompt()
@@ -355,10 +352,10 @@ class _Rollout:
             if room is not None and room < _MIN_TOKENS:
                 return Stop.CONTEXT_FULL, f"{taken} of {longest} tokens are taken"
             with span("turn", {"sage.turn.index": len(self.turns)}):
-                with hooks.stop_signal.lossless():
+                with self._hooks.stop_signal.lossless():
                     turn = await self._sample(room)
-                await hooks.on_sampled(len(self.turns), turn)
-                await self._execute(turn, hooks)
+                await self._hooks.on_sampled(len(self.turns), turn)
+                await self._execute(turn)
         return end
 
     async def _sample(self, room: int | None) -> Turn:
@@ -386,7 +383,7 @@ class _Rollout:
         if clock.when() is None:
             clock.reschedule(loop.time() + left)
 
-    async def _execute(self, turn: Turn, hooks: RolloutHooks, known: Sequence[Call] = ()) -> None:
+    async def _execute(self, turn: Turn, known: Sequence[Call] = ()) -> None:
         """Run the turn's code, if any, and append the turn with its observation."""
         index = len(self.turns)
         code = extract_code(turn.full_text)
@@ -407,7 +404,7 @@ class _Rollout:
                 sandbox_seconds=time.monotonic() - started,
             )
         self._add(turn)
-        await hooks.on_turn_end(index, turn)
+        await self._hooks.on_turn_end(index, turn)
 
     def _end(self) -> End | None:
         """The reason if the last turn ended the rollout; None if it continues."""
@@ -432,3 +429,92 @@ class _Rollout:
         if self._unfinished is not None:
             calls = self._gateway.take_calls()
             self.turns.append(msgspec.structs.replace(self._unfinished, outcome=outcome, alive=False, calls=calls))
+
+
+class _DivergedError(Exception):
+    """Replayed code made other calls than the first time, so the session cannot be rebuilt."""
+
+
+class _Ran(msgspec.Struct, frozen=True):
+    turn: int
+    code: str
+    calls: tuple[Call, ...]
+
+
+class _Repl:
+    """The Python session of one rollout. If it dies, it is rebuilt before the next turn.
+
+    Keeps the code of the turns that left the session alive, and the results of their calls. A new session replays
+    them, and the gateway answers with those results: no call is sent twice. Equal starts and equal results give
+    equal state.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        gateway: Gateway,
+        limits: SessionLimits,
+        offers: Sequence[Offer],
+        origin: ResumeState,
+    ) -> None:
+        self._sandbox, self._gateway, self._limits, self._origin = sandbox, gateway, limits, origin
+        self._prelude = [Function(offer.name, offer.source) for offer in offers]
+        self._session: Session | None = None
+        self._runs: list[_Ran] = []
+
+    def remember(self, turn: int, code: str, calls: Sequence[Call]) -> None:
+        """Add a turn of an earlier process, to be replayed with these results before the next one."""
+        self._runs.append(_Ran(turn, code, tuple(calls)))
+
+    async def run(
+        self, turn: int, code: str, *, known: Sequence[Call] = ()
+    ) -> tuple[Observation, tuple[Call, ...]]:
+        """The observation and the calls made. `known` are the calls that an earlier attempt already made.
+
+        Raises _DivergedError if the session cannot be rebuilt, SandboxError if the sandbox is broken.
+        """
+        session = await self.open_session()
+        self._gateway.turn = turn
+        self._gateway.replay(known)
+        observation = await session.run(code)
+        entered = tuple(msgspec.structs.replace(each, turn=turn) for each in observation.skill_calls)
+        observation = msgspec.structs.replace(observation, skill_calls=entered)
+        calls = self._gateway.take_calls()
+        if observation.alive:
+            self._runs.append(_Ran(turn, code, calls))
+        else:
+            await self.close()
+        return observation, calls
+
+    async def open_session(self) -> Session:
+        """The session, with everything run so far. Raises _DivergedError, SandboxError."""
+        if self._session is not None:
+            return self._session
+        self._session = await self._sandbox.open(
+            self._gateway.names(),
+            self._gateway.answer_call,
+            self._limits,
+            prelude=self._prelude,
+            seed=self._origin.seed,
+            now=self._origin.now,
+        )
+        for earlier in self._runs:
+            await self._replay(self._session, earlier)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    async def _replay(self, session: Session, earlier: _Ran) -> None:
+        self._gateway.turn = earlier.turn
+        self._gateway.replay(earlier.calls, closed=True)
+        observation = await session.run(earlier.code)
+        calls = self._gateway.take_calls()
+        if not observation.alive and self._gateway.in_doubt is None:  # killed, which says nothing about its calls
+            cause = f"the session ended ({observation.stop})"
+            raise SandboxError(f"{cause} while turn {earlier.turn + 1} was run again")
+        if self._gateway.in_doubt is not None or len(calls) != len(earlier.calls):
+            why = self._gateway.in_doubt or "run again, it did not make the same calls"
+            raise _DivergedError(f"turn {earlier.turn + 1} cannot be repeated: {why}")
