@@ -8,7 +8,7 @@ better.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from math import erfc, sqrt
 from typing import Annotated, NamedTuple, Self
@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
-from sqlalchemy import ColumnElement, case, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError, NotFoundError
@@ -36,6 +36,206 @@ from app.tasks import store as tasks
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, Limit, ProjectName, columns, console_path
 from app.web.problem import CHANGE, READ
+
+_WINDOW = timedelta(days=30)
+_MOST = 5_000  # tasks without a score that are considered, newest first
+
+_task, _release = tables.Task, tables.Release
+
+Bound = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+
+
+class ScoreScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The scores that mean failure and success."""
+
+    lowest: Bound = 0.0
+    highest: Bound = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lowest < self.highest:
+            raise ValueError("`highest` must be above `lowest`")
+
+
+class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """0 is failed, 1 solved, and from 0.5 on a task counts as solved; or the ends of `scale`, such as
+    {"lowest": 1, "highest": 5} for stars. `turn`, counted from 0, is the turn that the comment is about.
+    """
+
+    task_id: UUID
+    score: Bound
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+    scale: ScoreScale = msgspec.field(default_factory=ScoreScale)  # a default would be that of all who have one
+    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.scale.lowest <= self.score <= self.scale.highest:
+            raise ValueError(f"`score` must lie between {self.scale.lowest:g} and {self.scale.highest:g}")
+
+    @property
+    def fraction(self) -> float:
+        """The score in [0, 1]."""
+        return (self.score - self.scale.lowest) / (self.scale.highest - self.scale.lowest)
+
+
+class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    task_id: UUID
+    score: float  #: from 0 to 1, whatever the scale
+    comment: str | None
+    author: str | None  #: the key that gave it; null if that was not recorded
+    turn: int | None
+    scale: ScoreScale  #: that it was given on
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: tables.Feedback) -> Self:
+        return cls(scale=ScoreScale(row.lowest, row.highest), **columns(row, cls, "scale"))
+
+
+class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
+    """A task without a score. `scores` and `mean` are of its kind; `on_trial`: its release is a canary, or was
+    compared with one when it began, or is watched.
+    """
+
+    task_id: UUID
+    instruction: str
+    answer: Json
+    scenario: str | None
+    finished_at: datetime
+    release: int | None
+    on_trial: bool
+    scores: int
+    mean: float | None
+    links: ConsoleLinks
+
+
+class FeedbackController(Controller):
+    path = "/feedback"
+    tags = ("Feedback",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(summary="Score a task", responses=CHANGE)
+    async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
+        """Becomes the task's score, also in place of a check's, verifier's or judge's, which the task then shows
+        as `overruled_score`, and evidence about the skills of the task: a good score counts for a skill only if
+        another key submitted the task that wrote it. 409 if the task has not ended.
+        """
+        row = await give_feedback(session, access, data)
+        await session.commit()
+        return FeedbackView.of(row)
+
+    @get("/wanted", summary="List the tasks whose score would teach most", responses=READ)
+    async def wanted(
+        self, session: Db, access: Caller, project: ProjectName = None, limit: Limit = 20
+    ) -> list[WantedFeedback]:
+        """Best first, of those that ended without a score in the last 30 days: kinds with few or divided
+        scores, kinds that are frequent, and tasks of a release on trial: of a canary and of the one it is
+        compared with, or of one that is watched. The latter the more, the less it is known of their kind which of
+        the two does better.
+        """
+        owner = await find_project(session, access, project)
+        return await wanted_feedback(session, owner.id, limit)
+
+    @get(summary="List the feedback on a task", responses=READ)
+    async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
+        """Oldest first."""
+        task = await tasks.get(session, task_id, access.project_id)
+        return [FeedbackView.of(row) for row in await of_task(session, task.id)]
+
+
+async def give_feedback(
+    session: AsyncSession, access: Access, data: FeedbackRequest, console: str | None = None
+) -> tables.Feedback:
+    """Score a task, and judge its skills by it. The caller commits.
+
+    `console` is the secret of a session there. Its score is a person's only if a link began it.
+    """
+    task = await tasks.get(session, data.task_id, access.project_id)
+    is_person = console is not None and await keys.is_by_link(session, console)
+    scale = data.scale.lowest, data.scale.highest
+    row = await add(
+        session,
+        task.id,
+        data.fraction,
+        data.comment,
+        author=access.actor,
+        scored_by=None if is_person else access.key_id,
+        turn=data.turn,
+        scale=scale,
+    )
+    detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": is_person}
+    action = tables.AuditAction.FEEDBACK_GIVEN
+    await audit.add(session, task.project_id, None, access.actor, action, detail)
+    await admission.scored(session, task.id, row.score)
+    return row
+
+
+async def add(  # noqa: PLR0913 - the columns of a row
+    session: AsyncSession,
+    task_id: UUID,
+    score: float,
+    comment: str | None = None,
+    *,
+    author: str | None = None,
+    scored_by: UUID | None = None,
+    turn: int | None = None,
+    scale: tuple[float, float] = (0.0, 1.0),
+) -> tables.Feedback:
+    """Add feedback. The latest is the task's score; that of another source, which it replaces, is kept.
+
+    `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about;
+    `scored_by` is the key over which it came, None for a person at the console whom a link signed in.
+    Raises InvalidError for another score, or a turn that the task did not have, NotFoundError, and ConflictError
+    while the task has not ended.
+    """
+    if not 0 <= score <= 1:
+        raise InvalidError(f"score is {score}: it must be between 0 and 1")
+    task = await session.get(tables.Task, task_id, with_for_update=True)
+    if task is None:
+        raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
+    if task.finished_at is None:
+        raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
+    if turn is not None and turn >= task.turns:
+        raise InvalidError(f"turn {turn}: the task had {task.turns}, counted from 0")
+    row = tables.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
+    row.lowest, row.highest = scale
+    session.add(row)
+    results.put(task, score, ScoreSource.PERSON, scored_by=scored_by)
+    await session.flush()
+    return row
+
+
+async def of_task(session: AsyncSession, task_id: UUID) -> Sequence[tables.Feedback]:
+    """Oldest first."""
+    query = select(tables.Feedback).where(tables.Feedback.task_id == task_id).order_by(tables.Feedback.created_at)
+    return (await session.scalars(query)).all()
+
+
+async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -> list[WantedFeedback]:
+    """The tasks of a project whose score would teach most, best first."""
+    trial = await trials_store.current(session, project_id)
+    waiting = await _unscored(session, project_id, trial)
+    scores = {kind: found for kind, [found] in (await _by_kind(session, project_id, [true()])).items()}
+    sides = await _by_kind(session, project_id, [trial.new, trial.old]) if trial else {}
+    trials = {kind: KindTrial(*found) for kind, found in sides.items()}
+    unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in waiting]
+    chosen = choose(unscored, scores, trials, limit)
+    # answers may be large: they are read of tasks that are shown
+    query = select(_task.id, _task.answer).where(in_array(_task.id, [waiting[place].task_id for place in chosen]))
+    answers = {row.id: row.answer for row in await session.execute(query)}
+    found = []
+    for place in chosen:
+        task, of_kind = waiting[place], scores.get(unscored[place].kind, KindScores())
+        mean = of_kind.total / of_kind.count if of_kind.count else None
+        links = ConsoleLinks(f"{console_path('tasks', task.task_id)}#feedback")
+        about: dict[str, Json] = {
+            "answer": answers.get(task.task_id),
+            "scores": of_kind.count,
+            "mean": mean,
+            "links": links,
+        }
+        found.append(WantedFeedback(**about, **columns(task, WantedFeedback, *about)))
+    return found
 
 
 class KindScores(msgspec.Struct, frozen=True):
@@ -133,72 +333,14 @@ def choose(
     return chosen
 
 
-async def add(  # noqa: PLR0913 - the columns of a row
-    session: AsyncSession,
-    task_id: UUID,
-    score: float,
-    comment: str | None = None,
-    *,
-    author: str | None = None,
-    scored_by: UUID | None = None,
-    turn: int | None = None,
-    scale: tuple[float, float] = (0.0, 1.0),
-) -> tables.Feedback:
-    """Add feedback. The latest is the task's score; that of another source, which it replaces, is kept.
-
-    `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about;
-    `scored_by` is the key over which it came, None for a person at the console whom a link signed in.
-    Raises InvalidError for another score, or a turn that the task did not have, NotFoundError, and ConflictError
-    while the task has not ended.
-    """
-    if not 0 <= score <= 1:
-        raise InvalidError(f"score is {score}: it must be between 0 and 1")
-    task = await session.get(tables.Task, task_id, with_for_update=True)
-    if task is None:
-        raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
-    if task.finished_at is None:
-        raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
-    if turn is not None and turn >= task.turns:
-        raise InvalidError(f"turn {turn}: the task had {task.turns}, counted from 0")
-    row = tables.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
-    row.lowest, row.highest = scale
-    session.add(row)
-    results.put(task, score, ScoreSource.PERSON, scored_by=scored_by)
-    await session.flush()
-    return row
-
-
-async def of_task(session: AsyncSession, task_id: UUID) -> Sequence[tables.Feedback]:
-    """Oldest first."""
-    query = select(tables.Feedback).where(tables.Feedback.task_id == task_id).order_by(tables.Feedback.created_at)
-    return (await session.scalars(query)).all()
-
-
-_WINDOW = timedelta(days=30)
-_MOST = 5_000  # tasks, newest first
-
-_task, _release = tables.Task, tables.Release
-
-
-class UnscoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that has ended without a score, or only with a judge's."""
-
-    id: UUID
-    instruction: str
-    scenario: str | None
-    finished_at: datetime
-    release: int | None  # its number
-    on_trial: bool  # its release is a canary, or was compared with one when it began, or is watched
-
-
-async def latest(
-    session: AsyncSession, project_id: UUID, trial: ReleaseTrial | None = None
-) -> Sequence[UnscoredTask]:
-    """Of the last 30 days, newest first, at most 5,000."""
+async def _unscored(
+    session: AsyncSession, project_id: UUID, trial: ReleaseTrial | None
+) -> Sequence[Row[UUID, str, str | None, datetime | None, int, bool]]:
+    """The tasks that ended without a score, or only with a judge's, as in `WantedFeedback`: newest first."""
     on_trial = false() if trial is None else trial.open
     query = (
         select(
-            _task.id,
+            _task.id.label("task_id"),
             _task.instruction,
             _task.scenario,
             _task.finished_at,
@@ -216,30 +358,7 @@ async def latest(
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_MOST)
     )
-    return [UnscoredTask(**row) for row in (await session.execute(query)).mappings()]
-
-
-async def answers(session: AsyncSession, task_ids: Collection[UUID]) -> dict[UUID, Json]:
-    """What these tasks answered. Answers may be large: they are read of tasks that are shown."""
-    query = select(_task.id, _task.answer).where(in_array(_task.id, task_ids))
-    return {row.id: row.answer for row in await session.execute(query)}
-
-
-async def scores_by_kind(session: AsyncSession, project_id: UUID) -> dict[str, KindScores]:
-    """Of the last 30 days."""
-    return {kind: scores for kind, [scores] in (await _by_kind(session, project_id, [true()])).items()}
-
-
-async def trials_by_kind(
-    session: AsyncSession, project_id: UUID, trial: ReleaseTrial | None
-) -> dict[str, KindTrial]:
-    """The scores of both sides of a trial, of the last 30 days."""
-    if trial is None:
-        return {}
-    return {
-        kind: KindTrial(*sides)
-        for kind, sides in (await _by_kind(session, project_id, [trial.new, trial.old])).items()
-    }
+    return (await session.execute(query)).all()
 
 
 async def _by_kind(
@@ -268,159 +387,3 @@ async def _by_kind(
             KindScores(a.count + b.count, a.total + b.total) for a, b in zip(found[kind], new, strict=True)
         ]
     return dict(found)
-
-
-Bound = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-
-
-class ScoreScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The scores that mean failure and success."""
-
-    lowest: Bound = 0.0
-    highest: Bound = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.lowest < self.highest:
-            raise ValueError("`highest` must be above `lowest`")
-
-
-class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """0 is failed, 1 solved, and from 0.5 on a task counts as solved; or the ends of `scale`, such as
-    {"lowest": 1, "highest": 5} for stars. `turn`, counted from 0, is the turn that the comment is about.
-    """
-
-    task_id: UUID
-    score: Bound
-    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
-    scale: ScoreScale = msgspec.field(default_factory=ScoreScale)  # a default would be that of all who have one
-    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.scale.lowest <= self.score <= self.scale.highest:
-            raise ValueError(f"`score` must lie between {self.scale.lowest:g} and {self.scale.highest:g}")
-
-    @property
-    def fraction(self) -> float:
-        """The score in [0, 1]."""
-        return (self.score - self.scale.lowest) / (self.scale.highest - self.scale.lowest)
-
-
-class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    task_id: UUID
-    score: float  #: from 0 to 1, whatever the scale
-    comment: str | None
-    author: str | None  #: the key that gave it; null if that was not recorded
-    turn: int | None
-    scale: ScoreScale  #: that it was given on
-    created_at: datetime
-
-    @classmethod
-    def of(cls, row: tables.Feedback) -> Self:
-        return cls(scale=ScoreScale(row.lowest, row.highest), **columns(row, cls, "scale"))
-
-
-class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
-    """A task without a score. `scores` and `mean` are of its kind; `on_trial`: its release is a canary, or was
-    compared with one when it began, or is watched.
-    """
-
-    task_id: UUID
-    instruction: str
-    answer: Json
-    scenario: str | None
-    finished_at: datetime
-    release: int | None
-    on_trial: bool
-    scores: int
-    mean: float | None
-    links: ConsoleLinks
-
-    @classmethod
-    def of(cls, task: UnscoredTask, scores: KindScores, answer: Json) -> Self:
-        return cls(
-            task_id=task.id,
-            answer=answer,
-            scores=scores.count,
-            mean=scores.total / scores.count if scores.count else None,
-            links=ConsoleLinks(f"{console_path('tasks', task.id)}#feedback"),
-            **columns(task, cls, "task_id", "answer", "scores", "mean", "links"),
-        )
-
-
-class FeedbackController(Controller):
-    path = "/feedback"
-    tags = ("Feedback",)
-    opt = {"scope": "tasks"}  # noqa: RUF012
-
-    @post(summary="Score a task", responses=CHANGE)
-    async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
-        """Becomes the task's score, also in place of a check's, verifier's or judge's, which the task then shows
-        as `overruled_score`, and evidence about the skills of the task: a good score counts for a skill only if
-        another key submitted the task that wrote it. 409 if the task has not ended.
-        """
-        row = await give_feedback(session, access, data)
-        await session.commit()
-        return FeedbackView.of(row)
-
-    @get("/wanted", summary="List the tasks whose score would teach most", responses=READ)
-    async def wanted(
-        self, session: Db, access: Caller, project: ProjectName = None, limit: Limit = 20
-    ) -> list[WantedFeedback]:
-        """Best first, of those that ended without a score in the last 30 days: kinds with few or divided
-        scores, kinds that are frequent, and tasks of a release on trial: of a canary and of the one it is
-        compared with, or of one that is watched. The latter the more, the less it is known of their kind which of
-        the two does better.
-        """
-        owner = await find_project(session, access, project)
-        return await wanted_feedback(session, owner.id, limit)
-
-    @get(summary="List the feedback on a task", responses=READ)
-    async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
-        """Oldest first."""
-        task = await tasks.get(session, task_id, access.project_id)
-        return [FeedbackView.of(row) for row in await of_task(session, task.id)]
-
-
-async def give_feedback(
-    session: AsyncSession, access: Access, data: FeedbackRequest, console: str | None = None
-) -> tables.Feedback:
-    """Score a task, and judge its skills by it. The caller commits.
-
-    `console` is the secret of a session there. Its score is a person's only if a link began it.
-    """
-    task = await tasks.get(session, data.task_id, access.project_id)
-    is_person = console is not None and await keys.is_by_link(session, console)
-    scale = data.scale.lowest, data.scale.highest
-    row = await add(
-        session,
-        task.id,
-        data.fraction,
-        data.comment,
-        author=access.actor,
-        scored_by=None if is_person else access.key_id,
-        turn=data.turn,
-        scale=scale,
-    )
-    detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": is_person}
-    action = tables.AuditAction.FEEDBACK_GIVEN
-    await audit.add(session, task.project_id, None, access.actor, action, detail)
-    await admission.scored(session, task.id, row.score)
-    return row
-
-
-async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -> list[WantedFeedback]:
-    """The tasks of a project whose score would teach most, best first."""
-    trial = await trials_store.current(session, project_id)
-    tasks = await latest(session, project_id, trial)
-    scores = await scores_by_kind(session, project_id)
-    trials = await trials_by_kind(session, project_id, trial)
-    unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
-    chosen = choose(unscored, scores, trials, limit)
-    found_answers = await answers(session, [tasks[place].id for place in chosen])
-    return [
-        WantedFeedback.of(
-            tasks[place], scores.get(unscored[place].kind, KindScores()), found_answers.get(tasks[place].id)
-        )
-        for place in chosen
-    ]

@@ -385,6 +385,16 @@ class ReplaySide(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     generated_tokens: int
 
+    @classmethod
+    def of(cls, trajectory: Trajectory, release: int | None, score: float | None) -> Self:
+        return cls(
+            release=release,
+            stop_reason=trajectory.stop,
+            score=score,
+            turns=len(trajectory.turns),
+            **columns(trajectory, cls, "release", "stop_reason", "score", "turns"),
+        )
+
 
 class ReplayTurn(msgspec.Struct, frozen=True, kw_only=True):
     text: str
@@ -477,35 +487,15 @@ async def view_replay(
 ) -> ReplayView:
     """Raises NotFoundError if the trajectory of the task was deleted."""
     served = await results.of_task(session, task.id)
-    return _view(task, served, await _served_by(session, task), release, replay)
-
-
-async def _served_by(session: AsyncSession, task: tables.Task) -> int | None:
-    return (await releases.get(session, task.release_id)).number if task.release_id else None
-
-
-def _view(
-    task: tables.Task, served: Trajectory, served_by: int | None, release: tables.Release, replay: tables.Shadow
-) -> ReplayView:
+    served_by = (await releases.get(session, task.release_id)).number if task.release_id else None
     again = None if replay.record is None else msgspec.msgpack.decode(replay.record, type=Trajectory)
     return ReplayView(
         pending=replay.finished_at is None,
         failure=replay.failure,
         same_changes=replay.same_changes,
         same_answer=None if again is None else again.answer == served.answer,
-        task=_side(served, served_by, task.score),
-        replay=None if again is None else _side(again, release.number, replay.score),
+        task=ReplaySide.of(served, served_by, task.score),
+        replay=None if again is None else ReplaySide.of(again, release.number, replay.score),
         turns=[] if again is None else [TurnPair.of(*pair) for pair in zip_longest(served.turns, again.turns)],
         links=ConsoleLinks(f"{console_path('tasks', task.id)}/replay?release={release.number}"),
-    )
-
-
-def _side(trajectory: Trajectory, release: int | None, score: float | None) -> ReplaySide:
-    return ReplaySide(
-        release=release,
-        stop_reason=trajectory.stop,
-        answer=trajectory.answer,
-        score=score,
-        turns=len(trajectory.turns),
-        generated_tokens=trajectory.generated_tokens,
     )
