@@ -33,11 +33,21 @@ from app.releases import store as releases
 from app.releases import trials_store
 from app.releases.store import LearnedRelease, LearningRun
 
+log = structlog.get_logger(__name__)
+
+_SECONDS = 600.0
+_TASKS = 200  # per transaction
 _LOCK = func.pg_try_advisory_xact_lock(func.hashtextextended("retention", 0))
 _LEARNING = [RunKind.LOGGED, RunKind.SFT]
 _INSTANT = timedelta(microseconds=1)
 
-_task, _mark = tables.Task, tables.RetentionMark
+_RETRAIN = (
+    "No later run learns from the erased tasks, but weights and skills remember them. To replace the weights, "
+    'queue a run with start="base" (POST /v1/training-runs), promote its release, and roll back to none of those '
+    "named here. To forget the skills, delete them (DELETE /v1/skills/{id})."
+)
+
+_task, _mark, _run, _skill = tables.Task, tables.RetentionMark, tables.TrainingRun, tables.Skill
 
 
 class RetentionWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +67,41 @@ class Deletion(msgspec.Struct, frozen=True):
     more: bool
 
 
+class RetentionLoop(Looping):
+    """Works while it is entered. Each batch is a transaction, and rests as long as it took."""
+
+    def __init__(self, sessions: Sessions, every: float = _SECONDS, batch: int = _TASKS) -> None:
+        self._sessions = sessions
+        self._batch = batch
+        self._loop = Loop("delete what is no longer kept", self.delete_due, every, expected=TRANSIENT)
+
+    async def delete_due(self) -> None:
+        """Delete everything that is due now."""
+        async with self._sessions() as session:
+            found_windows = await windows(session)
+        held = Counter(window.kind for window in found_windows if window.needed_by)
+        for kind in RetentionKind:
+            RETENTION_HELD.labels(kind.value).set(held[kind])
+        for window in found_windows:
+            await self._delete(window)
+
+    async def _delete(self, window: RetentionWindow) -> None:
+        rows, more = 0, True
+        while more:
+            began = time.monotonic()
+            async with self._sessions.begin() as session:
+                batch = await delete_some(session, window, self._batch)
+            if batch is None:
+                return
+            more, rows = batch.more, rows + batch.rows
+            RETENTION_DELETED.labels(window.kind.value).inc(batch.rows)
+            await asyncio.sleep((time.monotonic() - began) if more else 0)
+        if rows or window.needed_by:
+            until, needed_by = window.until.isoformat(), window.needed_by or None
+            about = {"project": window.project, "kind": window.kind.value, "until": until, "needed_by": needed_by}
+            log.info("deleted what is no longer kept", rows=rows, **about)
+
+
 async def windows(session: AsyncSession) -> list[RetentionWindow]:
     """Everything that is due now, in all projects."""
     project = tables.Project
@@ -67,7 +112,8 @@ async def windows(session: AsyncSession) -> list[RetentionWindow]:
     return [
         await _window(session, row.id, row.name, kind, row.now - timedelta(days=days))
         for row in rows.all()
-        for kind, days in _kept_days(msgspec.convert(row.settings, ProjectSettings)).items()
+        for kind in RetentionKind
+        if (days := getattr(msgspec.convert(row.settings, ProjectSettings), f"keep_{kind.value}")) is not None
     ]
 
 
@@ -108,139 +154,6 @@ async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UU
             .values(scored_seen=fewer, rev=schedule.rev + 1)
         )
     return len(scores)
-
-
-async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[UUID]) -> int:
-    event, trajectory, shadow = tables.TaskEvent, tables.Trajectory, tables.Shadow
-    if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
-        return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
-    await trials.forget(session, window.project_id, window.until)
-    await _mark_readers(session, which)
-    if window.kind is RetentionKind.TASKS:
-        return await delete_tasks(session, window.project_id, which)
-    await session.execute(delete(shadow).where(shadow.task_id.in_(which), shadow.recorded))
-    for journal in (tables.TaskTurn, tables.TaskCall):  # of tasks with a call in doubt
-        await session.execute(delete(journal).where(journal.task_id.in_(which)))
-    return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
-
-
-async def _mark_readers(session: AsyncSession, which: Select[UUID]) -> None:
-    """Have the copies of the tasks deleted that runs keep: at once, or when a run that goes on has ended."""
-    await session.execute(which.order_by(_task.id).with_for_update())  # runs that record them have done so by now
-    run, read = tables.TrainingRun, tables.RunTask
-    readers = select(read.run_id).where(read.task_id.in_(which))
-    marked = update(run).where(run.id.in_(readers), ~run.erased).values(erased=True)
-    await session.execute(marked.execution_options(synchronize_session=False))
-
-
-async def _count(session: AsyncSession, statement: Delete) -> int:
-    result = await session.execute(statement.execution_options(synchronize_session=False))
-    assert isinstance(result, CursorResult)
-    return result.rowcount
-
-
-def _kept_days(settings: ProjectSettings) -> dict[RetentionKind, int]:
-    days = {
-        RetentionKind.EVENTS: settings.keep_events,
-        RetentionKind.TRAJECTORIES: settings.keep_trajectories,
-        RetentionKind.TASKS: settings.keep_tasks,
-    }
-    return {kind: each for kind, each in days.items() if each is not None}
-
-
-async def _window(
-    session: AsyncSession, project_id: UUID, project: str, kind: RetentionKind, until: datetime
-) -> RetentionWindow:
-    needed_by = ""
-    if kind is not RetentionKind.EVENTS:
-        for name, first in (await _needed_since(session, project_id, until)).items():
-            if first <= until:
-                until, needed_by = first - _INSTANT, name
-    return RetentionWindow(project_id=project_id, project=project, kind=kind, until=until, needed_by=needed_by)
-
-
-async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime) -> dict[str, datetime]:
-    """The end of the first task that is still needed, by what needs it."""
-    shadow, release = tables.Shadow, tables.Release
-    first = select(func.min(_task.finished_at)).where(_task.project_id == project_id, _task.finished_at <= until)
-    replayed = select(shadow.task_id).where(shadow.finished_at.is_(None))
-    canary = release.project_id == project_id, release.state == ReleaseState.CANARY
-    watched = release.project_id == project_id, release.watched_against.is_not(None)
-    promoted = await session.scalar(select(release.watched_since).where(*watched))
-    since = {
-        "a run": await _read_by_runs(session, project_id, first),
-        "a shadow": await session.scalar(first.where(_task.id.in_(replayed))),
-        "a canary": await session.scalar(select(release.canary_at).where(*canary)),
-        "a watch": None if promoted is None else promoted - trials_store.WINDOW,
-    }
-    return {name: each for name, each in since.items() if each is not None}
-
-
-async def _read_by_runs(
-    session: AsyncSession, project_id: UUID, first: Select[datetime | None]
-) -> datetime | None:
-    """For the runs on served tasks that have not ended, and have not read their tasks yet."""
-    run = tables.TrainingRun
-    is_open = run.state.in_(OPEN_RUNS)
-    without_data = func.coalesce(run.settings["data"].astext, "") == ""
-    reads = run.kind.in_(_LEARNING), without_data, run.started_from.is_(None)
-    query = select(run.settings["since"].astext).where(run.project_id == project_id, is_open, *reads)
-    starts = (await session.scalars(query)).all()
-    known = [msgspec.convert(each, datetime, strict=False) for each in starts if each is not None]
-    if not starts:
-        return None
-    if len(known) == len(starts):
-        first = first.where(_task.finished_at >= min(known))
-    return await session.scalar(first)
-
-
-log = structlog.get_logger(__name__)
-
-_SECONDS = 600.0
-_TASKS = 200  # per transaction
-
-
-class RetentionLoop(Looping):
-    """Works while it is entered. Each batch is a transaction, and rests as long as it took."""
-
-    def __init__(self, sessions: Sessions, every: float = _SECONDS, batch: int = _TASKS) -> None:
-        self._sessions = sessions
-        self._batch = batch
-        self._loop = Loop("delete what is no longer kept", self.delete_due, every, expected=TRANSIENT)
-
-    async def delete_due(self) -> None:
-        """Delete everything that is due now."""
-        async with self._sessions() as session:
-            found_windows = await windows(session)
-        held = Counter(window.kind for window in found_windows if window.needed_by)
-        for kind in RetentionKind:
-            RETENTION_HELD.labels(kind.value).set(held[kind])
-        for window in found_windows:
-            await self._delete(window)
-
-    async def _delete(self, window: RetentionWindow) -> None:
-        rows, more = 0, True
-        while more:
-            began = time.monotonic()
-            async with self._sessions.begin() as session:
-                batch = await delete_some(session, window, self._batch)
-            if batch is None:
-                return
-            more, rows = batch.more, rows + batch.rows
-            RETENTION_DELETED.labels(window.kind.value).inc(batch.rows)
-            await asyncio.sleep((time.monotonic() - began) if more else 0)
-        if rows or window.needed_by:
-            until, needed_by = window.until.isoformat(), window.needed_by or None
-            about = {"project": window.project, "kind": window.kind.value, "until": until, "needed_by": needed_by}
-            log.info("deleted what is no longer kept", rows=rows, **about)
-
-
-_RETRAIN = (
-    "No later run learns from the erased tasks, but weights and skills remember them. To replace the weights, "
-    'queue a run with start="base" (POST /v1/training-runs), promote its release, and roll back to none of those '
-    "named here. To forget the skills, delete them (DELETE /v1/skills/{id})."
-)
-_run, _skill = tables.TrainingRun, tables.Skill
 
 
 class WrittenSkill(msgspec.Struct, frozen=True):
@@ -344,3 +257,78 @@ def _joined(some: list[_Named], others: list[_Named]) -> list[_Named]:
     """Each once."""
     known = {each.id for each in some}
     return some + [each for each in others if each.id not in known]
+
+
+async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[UUID]) -> int:
+    event, trajectory, shadow = tables.TaskEvent, tables.Trajectory, tables.Shadow
+    if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
+        return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
+    await trials.forget(session, window.project_id, window.until)
+    await _mark_readers(session, which)
+    if window.kind is RetentionKind.TASKS:
+        return await delete_tasks(session, window.project_id, which)
+    await session.execute(delete(shadow).where(shadow.task_id.in_(which), shadow.recorded))
+    for journal in (tables.TaskTurn, tables.TaskCall):  # of tasks with a call in doubt
+        await session.execute(delete(journal).where(journal.task_id.in_(which)))
+    return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
+
+
+async def _mark_readers(session: AsyncSession, which: Select[UUID]) -> None:
+    """Have the copies of the tasks deleted that runs keep: at once, or when a run that goes on has ended."""
+    await session.execute(which.order_by(_task.id).with_for_update())  # runs that record them have done so by now
+    run, read = tables.TrainingRun, tables.RunTask
+    readers = select(read.run_id).where(read.task_id.in_(which))
+    marked = update(run).where(run.id.in_(readers), ~run.erased).values(erased=True)
+    await session.execute(marked.execution_options(synchronize_session=False))
+
+
+async def _count(session: AsyncSession, statement: Delete) -> int:
+    result = await session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)
+    return result.rowcount
+
+
+async def _window(
+    session: AsyncSession, project_id: UUID, project: str, kind: RetentionKind, until: datetime
+) -> RetentionWindow:
+    needed_by = ""
+    if kind is not RetentionKind.EVENTS:
+        for name, first in (await _needed_since(session, project_id, until)).items():
+            if first <= until:
+                until, needed_by = first - _INSTANT, name
+    return RetentionWindow(project_id=project_id, project=project, kind=kind, until=until, needed_by=needed_by)
+
+
+async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime) -> dict[str, datetime]:
+    """The end of the first task that is still needed, by what needs it."""
+    shadow, release = tables.Shadow, tables.Release
+    first = select(func.min(_task.finished_at)).where(_task.project_id == project_id, _task.finished_at <= until)
+    replayed = select(shadow.task_id).where(shadow.finished_at.is_(None))
+    canary = release.project_id == project_id, release.state == ReleaseState.CANARY
+    watched = release.project_id == project_id, release.watched_against.is_not(None)
+    promoted = await session.scalar(select(release.watched_since).where(*watched))
+    since = {
+        "a run": await _read_by_runs(session, project_id, first),
+        "a shadow": await session.scalar(first.where(_task.id.in_(replayed))),
+        "a canary": await session.scalar(select(release.canary_at).where(*canary)),
+        "a watch": None if promoted is None else promoted - trials_store.WINDOW,
+    }
+    return {name: each for name, each in since.items() if each is not None}
+
+
+async def _read_by_runs(
+    session: AsyncSession, project_id: UUID, first: Select[datetime | None]
+) -> datetime | None:
+    """For the runs on served tasks that have not ended, and have not read their tasks yet."""
+    run = tables.TrainingRun
+    is_open = run.state.in_(OPEN_RUNS)
+    without_data = func.coalesce(run.settings["data"].astext, "") == ""
+    reads = run.kind.in_(_LEARNING), without_data, run.started_from.is_(None)
+    query = select(run.settings["since"].astext).where(run.project_id == project_id, is_open, *reads)
+    starts = (await session.scalars(query)).all()
+    known = [msgspec.convert(each, datetime, strict=False) for each in starts if each is not None]
+    if not starts:
+        return None
+    if len(known) == len(starts):
+        first = first.where(_task.finished_at >= min(known))
+    return await session.scalar(first)
