@@ -34,7 +34,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Double,
-    Exists,
     ScalarSelect,
     Select,
     Table,
@@ -81,280 +80,19 @@ from app.tasks import verification
 
 _CONDEMNING_ENDS = 2  # of runners by themselves
 _CONDEMNING_DEATHS = 5  # whatever their cause
-
-_task = tables.Task
-
-
-def is_suspect(task: tables.Task) -> bool:
-    """It was being executed when a runner died, so it must be executed alone."""
-    return task.deaths > 0 and not is_condemned(task)
-
-
-def is_condemned(task: tables.Task) -> bool:
-    """Enough runners died at the same turn of it, which executed nothing else: it must not run again."""
-    ends = task.lone_deaths - task.lone_kills
-    return ends >= _CONDEMNING_ENDS or task.lone_deaths >= _CONDEMNING_DEATHS
-
-
-def may_run(died: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Suspects may occupy half of the runners, and at least one. `died`: the task's runner has just been lost."""
-    beside = and_(_task.deaths == 0, ~died)
-    some = _in_progress() < func.greatest(1, runners.count_of_live() // 2)
-    return or_(beside, _condemned(died, killed=True), some)
-
-
-def after_death(died: ColumnElement[bool], *, killed: bool) -> dict[str, ColumnElement[int] | ColumnElement[bool]]:
-    """The counts of a task, by whether its runner has just been lost, and whether it was killed from outside, as
-    far as anybody knows.
-    """
-    return {
-        "deaths": _task.deaths + case((died, 1), else_=0),
-        "lone_deaths": _lone_deaths(died),
-        "lone_kills": _lone_kills(died, killed=killed),
-        "alone": alone(died, killed=killed),
-    }
-
-
-def without_death(*, alone: bool) -> dict[str, ColumnElement[int]]:
-    """The counts of a task, without the death of a runner that turned out to be alive: nobody knew its cause."""
-    return {
-        "deaths": func.greatest(_task.deaths - 1, 0),
-        "lone_deaths": func.greatest(_task.lone_deaths - int(alone), 0),
-        "lone_kills": func.greatest(_task.lone_kills - int(alone), 0),
-    }
-
-
-def alone(died: ColumnElement[bool] = false(), *, killed: bool = True) -> ColumnElement[bool]:  # noqa: B008  immutable
-    """A condemned task stays marked: its next runners may die while they record its end."""
-    return and_(_task.alone, _condemned(died, killed=killed))
-
-
-def _condemned(died: ColumnElement[bool], *, killed: bool) -> ColumnElement[bool]:
-    deaths = _lone_deaths(died)
-    return or_(
-        deaths - _lone_kills(died, killed=killed) >= _CONDEMNING_ENDS,
-        deaths >= _CONDEMNING_DEATHS,
-    )
-
-
-def _lone_deaths(died: ColumnElement[bool]) -> ColumnElement[int]:
-    return _task.lone_deaths + case((and_(_task.alone, died), 1), else_=0)
-
-
-def _lone_kills(died: ColumnElement[bool], *, killed: bool) -> ColumnElement[int]:
-    return _task.lone_kills + case((and_(_task.alone, died), int(killed)), else_=0)
-
-
-def _in_progress() -> ScalarSelect[int]:
-    other = aliased(_task)
-    in_progress = and_(
-        other.deaths > 0,
-        other.state == TaskState.RUNNING,
-        other.owner.is_not(None),
-        other.lease_until > func.clock_timestamp(),
-    )
-    return select(func.count()).select_from(other).where(in_progress).scalar_subquery()
-
-
-_turn, _project = tables.ProjectTurn, tables.Project
-ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index
-HELD_OFF = bindparam("held_off", type_=ARRAY(Uuid))  # projects to pass over
-
-
-def next_task(limits: Limits, skip: int, *resumable: ColumnElement[bool]) -> tuple[CTE, CTE]:
-    """The id of the task to claim, and the statement that charges its project.
-
-    Tasks that have begun and that no runner holds come first, where they are `resumable`, and are not charged
-    again. `limits` are the server's; `skip` passes over that many projects, in case their rows are locked.
-    """
-    resumed = _resumed(*resumable)
-    chosen = _candidates(limits).where(~exists(select(resumed.c.id))).offset(skip).cte("chosen")
-    locked = _locked(chosen)
-    fresh = _first_of(locked)
-    turns = _turn.__table__
-    assert isinstance(turns, Table)
-    charged = (
-        update(turns)
-        .where(turns.c.project_id == locked.c.project_id, exists(select(fresh.c.id)))
-        .values(turn=locked.c.turn)
-        .returning(turns.c.project_id)
-        .cte("charged")
-    )
-    return union_all(select(resumed.c.id), select(fresh.c.id)).cte("next_task"), charged
-
-
-def any_candidate(limits: Limits) -> Exists:
-    """True if a task waits whose project may run it."""
-    return exists(_candidates(limits))
-
-
-def _limit(
-    name: str, defaults: Limits, kind: type[BigInteger] | type[Double[float]] = BigInteger
-) -> ColumnElement[float]:
-    """The project's limit, or else the server's; NULL is none."""
-    own = cast(_project.settings["limits"][name].astext, kind)
-    return func.nullif(func.coalesce(own, literal(getattr(defaults, name) or 0, kind)), 0)
-
-
-def _within(limit: ColumnElement[float], used: ColumnElement[float]) -> ColumnElement[bool]:
-    return or_(limit.is_(None), used < limit)
-
-
-def _resumed(*resumable: ColumnElement[bool]) -> CTE:
-    free = or_(_task.lease_until.is_(None), _task.lease_until < func.clock_timestamp())
-    oldest = select(_task.id).where(RUNNING, free, *resumable).order_by(_task.created_at, _task.id).limit(1)
-    return oldest.with_for_update(skip_locked=True).cte("resumed")
-
-
-def _candidates(limits: Limits) -> Select[Any]:
-    """The projects with a task that may run now, in the order of their turns."""
-    waiting, others = _waiting(), aliased(_turn)
-    project_id = waiting.c.project_id
-    weight = func.coalesce(cast(_project.settings["weight"].astext, Double), 1.0)
-    stride = 1.0 / weight
-    latest = select(func.max(others.turn)).scalar_subquery()
-    credit = case((_turn.turn.is_(None), 0.0), else_=stride)
-    least = func.coalesce(latest, 0.0) - credit
-    running = select(func.count()).where(RUNNING, _task.project_id == project_id).scalar_subquery()
-    capacity = _limit("running_tasks", limits)
-    return (
-        select(
-            project_id,
-            stride.label("stride"),
-            least.label("least"),
-            func.greatest(_turn.turn + stride, least).label("turn"),
-            _turn.turn.label("before"),
-            capacity.is_(None).label("unlimited"),
-        )
-        .join(_turn, _turn.project_id == project_id)
-        .join(_project, _project.id == project_id)
-        .where(
-            project_id != all_(HELD_OFF),
-            _within(capacity, running),
-            _within(_limit("tokens_per_day", limits), usage.today("generated_tokens", project_id)),
-            _within(_limit("calls_per_day", limits), usage.today("calls", project_id)),
-            _within(_limit("cost_per_day", limits, Double), usage.today("cost", project_id)),
-        )
-        .order_by("turn", _turn.turn.nulls_first(), project_id)
-    )
-
-
-def _waiting() -> CTE:
-    """The projects with a waiting task, each by one step in the index, however many tasks there are."""
-    first = select(_task.project_id).where(ACCEPTED).order_by(_task.project_id).limit(1).subquery()
-    waiting = select(first.c.project_id).cte("waiting", recursive=True)
-    after = (
-        select(_task.project_id)
-        .where(ACCEPTED, _task.project_id > waiting.c.project_id)
-        .order_by(_task.project_id)
-        .limit(1)
-        .scalar_subquery()
-    )
-    return waiting.union_all(select(after).where(waiting.c.project_id.is_not(None)))
-
-
-def _locked(chosen: CTE) -> CTE:
-    """The first project whose turn no other claim is taking. Where its running tasks are limited, no claim may
-    have added one since the snapshot, in which they were counted.
-    """
-    own = aliased(_turn)
-    turn = func.greatest(own.turn + chosen.c.stride, chosen.c.least)  # by the row as it is now
-    row = select(own.project_id, turn.label("turn")).join(chosen, own.project_id == chosen.c.project_id)
-    counted = or_(chosen.c.unlimited, own.turn.is_not_distinct_from(chosen.c.before))
-    first = row.where(counted).order_by(chosen.c.turn, chosen.c.before.nulls_first(), own.project_id).limit(1)
-    return first.with_for_update(of=own, skip_locked=True).cte("locked")
-
-
-def _first_of(locked: CTE) -> CTE:
-    return (
-        select(_task.id)
-        .where(ACCEPTED, _task.project_id == select(locked.c.project_id).scalar_subquery())
-        .order_by(_task.priority.desc(), _task.created_at, _task.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .cte("fresh")
-    )
-
-
 _QUEUE_SECONDS = 5.0  # after which some of the waiting tasks will have been claimed
+_TRIES = 20  # of a claim that others overtake
+_PAUSE = 0.002  # seconds between two tries, at most; each is longer
+NO_LIMITS = Limits()
 
+_task, _turn, _project, _approval = tables.Task, tables.ProjectTurn, tables.Project, tables.Approval
+_ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index
+_HELD_OFF = bindparam("held_off", type_=ARRAY(Uuid))  # projects to pass over
+_OWNER, _PROCESS = bindparam("new_owner", type_=Text), bindparam("new_process", type_=Text)  # of a claim
+_PROMPT = bindparam("prompt", type_=Text)  # hash of the claiming runner's; NULL: it takes any task
+_OURS = bindparam("ours", type_=ARRAY(Uuid))  # tasks that the claim leaves alone
+_CANCELLED = select(_task.id).where(QUEUE.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
 
-async def admit(session: AsyncSession, submitted: Mapping[UUID, int], defaults: Limits) -> None:
-    """Count tasks that this transaction has added, by project. Raises LimitError: then roll them back.
-
-    Submissions of a project are admitted one after the other, so a limit holds exactly.
-    """
-    for project_id, count in sorted(submitted.items()):  # in one order, so that none waits for one that waits
-        await usage.add(session, project_id, usage.SUBMISSIONS, submitted=count)
-        await _check(session, project_id, defaults)
-
-
-async def _check(session: AsyncSession, project_id: UUID, defaults: Limits) -> None:
-    project = await projects.by_id(session, project_id)
-    limits = projects.settings_of(project).limits.over(defaults)
-    if limits.queued_tasks is not None and await _count(session, project_id, ACCEPTED) > limits.queued_tasks:
-        what = f"{project.name} would have more than {limits.queued_tasks:,} tasks waiting: submit fewer, or later"
-        raise _limit_error("queued_tasks", limits.queued_tasks, what, _QUEUE_SECONDS)
-    used = await usage.of_today(session, project_id)
-    reached = _reached(limits, tasks_per_day=used.submitted - 1, **_of_day(used))
-    if reached is not None:
-        now = await usage.clock(session)
-        reset, value = usage.next_day(now), getattr(limits, reached)
-        what = f"{project.name} has used up the {_in_words(reached, value)} of today"
-        seconds = (reset - now).total_seconds()
-        raise _limit_error(reached, value, f"{what}: submit again from {reset:%Y-%m-%dT%H:%MZ}", seconds)
-
-
-async def in_progress(session: AsyncSession, project_id: UUID) -> tuple[int, int]:
-    """The numbers of the project's tasks that wait and that run."""
-    return await _count(session, project_id, ACCEPTED), await _count(session, project_id, RUNNING)
-
-
-async def exhausted(session: AsyncSession, project: tables.Project, defaults: Limits) -> str | None:
-    """The limit that keeps the project's waiting tasks waiting, if one does."""
-    limits = projects.settings_of(project).limits.over(defaults)
-    used = await usage.of_today(session, project.id)
-    running = await _count(session, project.id, RUNNING) if limits.running_tasks is not None else 0
-    return _reached(limits, **_of_day(used), running_tasks=running)
-
-
-def _of_day(used: usage.UsageCounts) -> dict[str, float]:
-    return {
-        "tokens_per_day": used.generated_tokens,
-        "calls_per_day": used.calls,
-        "cost_per_day": used.cost,
-    }
-
-
-def _in_words(name: str, value: float) -> str:
-    """
-    >>> _in_words("tokens_per_day", 2000), _in_words("cost_per_day", 2.5)
-    ('2,000 tokens', 'cost of 2.5')
-    """
-    return f"cost of {value:g}" if name == "cost_per_day" else f"{value:,} {name.removesuffix('_per_day')}"
-
-
-def _reached(limits: Limits, **used: float) -> str | None:
-    """The first of these limits that is used up."""
-    for name, count in used.items():
-        limit = getattr(limits, name)
-        if limit is not None and count >= limit:
-            return name
-    return None
-
-
-async def _count(session: AsyncSession, project_id: UUID, state: ColumnElement[bool]) -> int:
-    query = select(func.count()).select_from(tables.Task).where(state, tables.Task.project_id == project_id)
-    return (await session.scalars(query)).one()
-
-
-def _limit_error(name: str, value: float, what: str, seconds: float) -> LimitError:
-    setting = f"SAGE_LIMIT_{name.upper()}"
-    message = f"{what}, or ask an administrator to raise limits.{name} of the project, or {setting}"
-    return LimitError(message, name=name, value=value, setting=setting, retry_after=seconds)
-
-
-_approval = tables.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {
     TaskState.DONE: "task.done",
     TaskState.FAILED: "task.failed",
@@ -397,29 +135,6 @@ _CLEAN_UP = (
 )
 
 
-async def clean_up(session: AsyncSession, task_id: UUID) -> None:
-    """Delete the journal of a task that has just ended, withdraw the approval that it waited for, and have the
-    project's webhook told and its verifier asked.
-
-    It tells of passwords, and is kept only for a task that may go on: one with a call in doubt.
-    """
-    row = (await execute(session, _CLEAN_UP, {"task": task_id})).one()
-    if row.settings.get("webhook"):
-        data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
-        await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)
-    if row.settings.get("verifier") and row.executed and not row.check_code:
-        await verification.enqueue(session, row.project_id, task_id)
-
-
-_CANCELLED = select(_task.id).where(QUEUE.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
-_TRIES = 20  # of a claim that others overtake
-_PAUSE = 0.002  # seconds between two tries, at most; each is longer
-NO_LIMITS = Limits()
-_OWNER, _PROCESS = bindparam("new_owner", type_=Text), bindparam("new_process", type_=Text)  # of a claim
-_PROMPT = bindparam("prompt", type_=Text)  # hash of the claiming runner's; NULL: it takes any task
-_OURS = bindparam("ours", type_=ARRAY(Uuid))  # tasks that the claim leaves alone
-
-
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a task ended. A score given here is the check's unless a judge is named."""
 
@@ -434,6 +149,52 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     prompt_tokens: int = 0
     cost: float | None = None
+
+
+class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of tasks, and how many seconds ago the oldest queued one was sent."""
+
+    queued: int
+    running: int
+    waiting: int  # for a person
+    oldest_seconds: float
+
+
+async def admit(session: AsyncSession, submitted: Mapping[UUID, int], defaults: Limits) -> None:
+    """Count tasks that this transaction has added, by project. Raises LimitError: then roll them back.
+
+    Submissions of a project are admitted one after the other, so a limit holds exactly.
+    """
+    for project_id, count in sorted(submitted.items()):  # in one order, so that none waits for one that waits
+        await usage.add(session, project_id, usage.SUBMISSIONS, submitted=count)
+        await _check(session, project_id, defaults)
+
+
+async def in_progress(session: AsyncSession, project_id: UUID) -> tuple[int, int]:
+    """The numbers of the project's tasks that wait and that run."""
+    return await _count(session, project_id, _ACCEPTED), await _count(session, project_id, RUNNING)
+
+
+async def exhausted(session: AsyncSession, project: tables.Project, defaults: Limits) -> str | None:
+    """The limit that keeps the project's waiting tasks waiting, if one does."""
+    limits = projects.settings_of(project).limits.over(defaults)
+    used = await usage.of_today(session, project.id)
+    running = await _count(session, project.id, RUNNING) if limits.running_tasks is not None else 0
+    return _reached(limits, **_of_day(used), running_tasks=running)
+
+
+async def read(session: AsyncSession) -> QueueDepth:
+    """Of all projects."""
+    age = func.extract("epoch", func.clock_timestamp() - func.min(_task.created_at))
+    query = select(_task.state, func.count(), age).where(or_(_ACCEPTED, RUNNING)).group_by(_task.state)
+    found = {state: (count, float(seconds)) for state, count, seconds in await session.execute(query)}
+    queued, oldest = found.get(TaskState.ACCEPTED, (0, 0.0))
+    return QueueDepth(
+        queued=queued,
+        running=found.get(TaskState.RUNNING, (0, 0.0))[0],
+        waiting=await approvals.count_waiting(session),
+        oldest_seconds=oldest,
+    )
 
 
 async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
@@ -459,9 +220,7 @@ async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
     waiting = {"held_off": list(held_off)}
     given: dict[str, object] = {"new_owner": owner, "new_process": lease.process_of(owner), "prompt": prompt}
     given |= {"ours": list(ours), **waiting}
-    connection = (
-        await session.connection()
-    )  # the statements are large: only those of the core keep their cache key
+    connection = await session.connection()  # the statements are large: only the core's keep their cache key
     for attempt in range(_TRIES):
         skip = attempt // 4
         task_id = await connection.scalar(_claiming(lease_seconds, limits, abandoned, skip), given)
@@ -471,43 +230,6 @@ async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
             return None
         await asyncio.sleep(random.uniform(0, min(_PAUSE * (attempt + 1), 0.02)))
     return None
-
-
-@lru_cache(maxsize=64)
-def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) -> ReturningUpdate[UUID]:
-    """Returns the id of the claimed task, if there is one."""
-    died = and_(_task.owner.is_not(None), QUEUE.process() != _PROCESS)  # of a task whose lease has expired
-    resumable = [_task.id != all_(_OURS), _task.project_id != all_(HELD_OFF), may_run(died)]
-    resumable += [_may_continue()]
-    found, charged = next_task(limits, skip, *resumable, *([] if abandoned else [_task.owner.is_(None)]))
-    active = _release_in(ReleaseState.ACTIVE)
-    canary = _release_in(ReleaseState.CANARY, trials_store.is_assigned())
-    claimed = QUEUE.take(
-        _OWNER,
-        lease_seconds,
-        _task.id == found.c.id,
-        state=TaskState.RUNNING,
-        started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
-        prompt=case((and_(_task.prompt.is_not(None), _has_turns()), _task.prompt), else_=_PROMPT),
-        release_id=func.coalesce(_task.release_id, canary, active),
-        **after_death(died, killed=True),  # nobody knows its cause
-    )
-    return claimed.add_cte(charged).returning(_task.id)
-
-
-def _may_continue() -> ColumnElement[bool]:
-    """A task goes on under the prompt it began under, as long as a runner has that one."""
-    own = or_(_PROMPT.is_(None), _task.prompt.is_(None), _task.prompt == _PROMPT)
-    return or_(own, ~runners.serve_with(_task.prompt))
-
-
-def _has_turns() -> ColumnElement[bool]:
-    return exists(select(tables.TaskTurn.task_id).where(tables.TaskTurn.task_id == _task.id))
-
-
-@lru_cache(maxsize=8)
-def _asking(limits: Limits) -> Select[bool]:
-    return select(any_candidate(limits))
 
 
 async def any_waits(session: AsyncSession, limits: Limits = NO_LIMITS) -> bool:
@@ -560,24 +282,9 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     return True
 
 
-def _unless_a_person_scored(**values: object) -> dict[str, ColumnElement[object]]:
-    """A task that ended with a call in doubt, and went on, may have been scored in between."""
-    scored = _task.score_source == ScoreSource.PERSON
-    columns = {name: getattr(_task, name) for name in values}
-    return {name: case((scored, columns[name]), else_=value) for name, value in values.items()}
-
-
-async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, float]:
-    """Counts for the project's usage. The outcome of a task that failed has none: its events do."""
-    counts: dict[str, float] = {name: getattr(outcome, name) or 0 for name in usage.OF_TASKS}
-    if outcome.state is TaskState.FAILED and not any(counts.values()):
-        counts |= await results.used(session, task_id)
-    return {outcome.state.value: 1, **counts}
-
-
 async def hand_back(session: AsyncSession, process: str) -> Sequence[UUID]:
     """Let others resume all tasks of a process at once. Returns their ids."""
-    return await _free(session, QUEUE.hand_back_all(process, alone=alone()))
+    return await _free(session, QUEUE.hand_back_all(process, alone=_alone()))
 
 
 async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt: str) -> str | None:
@@ -608,7 +315,7 @@ async def put_back(
         "broken_answers": _task.broken_answers + broken_answers,
         "lease_until": from_now(seconds) if seconds else None,
     }
-    await _free(session, QUEUE.hand_back(owner, _task.id == task_id, alone=alone(), **values))
+    await _free(session, QUEUE.hand_back(owner, _task.id == task_id, alone=_alone(), **values))
 
 
 async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
@@ -623,7 +330,12 @@ async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -
 
     `alone`: the runner executed nothing else.
     """
-    without = without_death(alone=alone)
+    less = int(alone)  # nobody knew the cause of the death
+    without = {
+        "deaths": func.greatest(_task.deaths - 1, 0),
+        "lone_deaths": func.greatest(_task.lone_deaths - less, 0),
+        "lone_kills": func.greatest(_task.lone_kills - less, 0),
+    }
     await session.execute(update(_task).where(_task.id == task_id).values(**without))
 
 
@@ -632,7 +344,232 @@ async def abandon(session: AsyncSession, process: str, *, killed: bool = False) 
 
     `killed`: from outside, or nobody knows, so that it takes more such deaths until a task is condemned.
     """
-    return await _free(session, QUEUE.hand_back_all(process, **after_death(true(), killed=killed)))
+    return await _free(session, QUEUE.hand_back_all(process, **_after_death(true(), killed=killed)))
+
+
+async def clean_up(session: AsyncSession, task_id: UUID) -> None:
+    """Delete the journal of a task that has just ended, withdraw the approval that it waited for, and have the
+    project's webhook told and its verifier asked.
+
+    It tells of passwords, and is kept only for a task that may go on: one with a call in doubt.
+    """
+    row = (await execute(session, _CLEAN_UP, {"task": task_id})).one()
+    if row.settings.get("webhook"):
+        data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
+        await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)
+    if row.settings.get("verifier") and row.executed and not row.check_code:
+        await verification.enqueue(session, row.project_id, task_id)
+
+
+def is_suspect(task: tables.Task) -> bool:
+    """It was being executed when a runner died, so it must be executed alone."""
+    return task.deaths > 0 and not is_condemned(task)
+
+
+def is_condemned(task: tables.Task) -> bool:
+    """Enough runners died at the same turn of it, which executed nothing else: it must not run again."""
+    ends = task.lone_deaths - task.lone_kills
+    return ends >= _CONDEMNING_ENDS or task.lone_deaths >= _CONDEMNING_DEATHS
+
+
+@lru_cache(maxsize=64)
+def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) -> ReturningUpdate[UUID]:
+    """Returns the id of the claimed task, if there is one."""
+    died = and_(_task.owner.is_not(None), QUEUE.process() != _PROCESS)  # of a task whose lease has expired
+    resumable = [_task.id != all_(_OURS), _task.project_id != all_(_HELD_OFF), _may_run(died)]
+    resumable += [_may_continue()]
+    found, charged = _next_task(limits, skip, *resumable, *([] if abandoned else [_task.owner.is_(None)]))
+    active = _release_in(ReleaseState.ACTIVE)
+    canary = _release_in(ReleaseState.CANARY, trials_store.is_assigned())
+    claimed = QUEUE.take(
+        _OWNER,
+        lease_seconds,
+        _task.id == found.c.id,
+        state=TaskState.RUNNING,
+        started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
+        prompt=case((and_(_task.prompt.is_not(None), _has_turns()), _task.prompt), else_=_PROMPT),
+        release_id=func.coalesce(_task.release_id, canary, active),
+        **_after_death(died, killed=True),  # nobody knows its cause
+    )
+    return claimed.add_cte(charged).returning(_task.id)
+
+
+def _may_continue() -> ColumnElement[bool]:
+    """A task goes on under the prompt it began under, as long as a runner has that one."""
+    own = or_(_PROMPT.is_(None), _task.prompt.is_(None), _task.prompt == _PROMPT)
+    return or_(own, ~runners.serve_with(_task.prompt))
+
+
+def _has_turns() -> ColumnElement[bool]:
+    return exists(select(tables.TaskTurn.task_id).where(tables.TaskTurn.task_id == _task.id))
+
+
+@lru_cache(maxsize=8)
+def _asking(limits: Limits) -> Select[bool]:
+    return select(exists(_candidates(limits)))
+
+
+def _may_run(died: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Suspects may occupy half of the runners, and at least one. `died`: the task's runner has just been lost."""
+    beside = and_(_task.deaths == 0, ~died)
+    some = _in_progress() < func.greatest(1, runners.count_of_live() // 2)
+    return or_(beside, _condemned(died, killed=True), some)
+
+
+def _in_progress() -> ScalarSelect[int]:
+    other = aliased(_task)
+    in_progress = and_(
+        other.deaths > 0,
+        other.state == TaskState.RUNNING,
+        other.owner.is_not(None),
+        other.lease_until > func.clock_timestamp(),
+    )
+    return select(func.count()).select_from(other).where(in_progress).scalar_subquery()
+
+
+def _after_death(
+    died: ColumnElement[bool], *, killed: bool
+) -> dict[str, ColumnElement[int] | ColumnElement[bool]]:
+    """The counts of a task, by whether its runner has just been lost, and whether it was killed from outside, as
+    far as anybody knows.
+    """
+    return {
+        "deaths": _task.deaths + case((died, 1), else_=0),
+        "lone_deaths": _lone_deaths(died),
+        "lone_kills": _lone_kills(died, killed=killed),
+        "alone": _alone(died, killed=killed),
+    }
+
+
+def _alone(died: ColumnElement[bool] = false(), *, killed: bool = True) -> ColumnElement[bool]:  # noqa: B008  immutable
+    """A condemned task stays marked: its next runners may die while they record its end."""
+    return and_(_task.alone, _condemned(died, killed=killed))
+
+
+def _condemned(died: ColumnElement[bool], *, killed: bool) -> ColumnElement[bool]:
+    deaths = _lone_deaths(died)
+    return or_(
+        deaths - _lone_kills(died, killed=killed) >= _CONDEMNING_ENDS,
+        deaths >= _CONDEMNING_DEATHS,
+    )
+
+
+def _lone_deaths(died: ColumnElement[bool]) -> ColumnElement[int]:
+    return _task.lone_deaths + case((and_(_task.alone, died), 1), else_=0)
+
+
+def _lone_kills(died: ColumnElement[bool], *, killed: bool) -> ColumnElement[int]:
+    return _task.lone_kills + case((and_(_task.alone, died), int(killed)), else_=0)
+
+
+def _next_task(limits: Limits, skip: int, *resumable: ColumnElement[bool]) -> tuple[CTE, CTE]:
+    """The id of the task to claim, and the statement that charges its project.
+
+    Tasks that have begun and that no runner holds come first, where they are `resumable`, and are not charged
+    again. `limits` are the server's; `skip` passes over that many projects, in case their rows are locked.
+    """
+    resumed = _resumed(*resumable)
+    chosen = _candidates(limits).where(~exists(select(resumed.c.id))).offset(skip).cte("chosen")
+    locked = _locked(chosen)
+    fresh = _first_of(locked)
+    turns = _turn.__table__
+    assert isinstance(turns, Table)
+    charged = (
+        update(turns)
+        .where(turns.c.project_id == locked.c.project_id, exists(select(fresh.c.id)))
+        .values(turn=locked.c.turn)
+        .returning(turns.c.project_id)
+        .cte("charged")
+    )
+    return union_all(select(resumed.c.id), select(fresh.c.id)).cte("next_task"), charged
+
+
+def _resumed(*resumable: ColumnElement[bool]) -> CTE:
+    free = or_(_task.lease_until.is_(None), _task.lease_until < func.clock_timestamp())
+    oldest = select(_task.id).where(RUNNING, free, *resumable).order_by(_task.created_at, _task.id).limit(1)
+    return oldest.with_for_update(skip_locked=True).cte("resumed")
+
+
+def _candidates(limits: Limits) -> Select[Any]:
+    """The projects with a task that may run now, in the order of their turns."""
+    waiting, others = _waiting(), aliased(_turn)
+    project_id = waiting.c.project_id
+    weight = func.coalesce(cast(_project.settings["weight"].astext, Double), 1.0)
+    stride = 1.0 / weight
+    latest = select(func.max(others.turn)).scalar_subquery()
+    credit = case((_turn.turn.is_(None), 0.0), else_=stride)
+    least = func.coalesce(latest, 0.0) - credit
+    running = select(func.count()).where(RUNNING, _task.project_id == project_id).scalar_subquery()
+    capacity = _limit("running_tasks", limits)
+    return (
+        select(
+            project_id,
+            stride.label("stride"),
+            least.label("least"),
+            func.greatest(_turn.turn + stride, least).label("turn"),
+            _turn.turn.label("before"),
+            capacity.is_(None).label("unlimited"),
+        )
+        .join(_turn, _turn.project_id == project_id)
+        .join(_project, _project.id == project_id)
+        .where(
+            project_id != all_(_HELD_OFF),
+            _within(capacity, running),
+            _within(_limit("tokens_per_day", limits), usage.today("generated_tokens", project_id)),
+            _within(_limit("calls_per_day", limits), usage.today("calls", project_id)),
+            _within(_limit("cost_per_day", limits, Double), usage.today("cost", project_id)),
+        )
+        .order_by("turn", _turn.turn.nulls_first(), project_id)
+    )
+
+
+def _waiting() -> CTE:
+    """The projects with a waiting task, each by one step in the index, however many tasks there are."""
+    first = select(_task.project_id).where(_ACCEPTED).order_by(_task.project_id).limit(1).subquery()
+    waiting = select(first.c.project_id).cte("waiting", recursive=True)
+    after = (
+        select(_task.project_id)
+        .where(_ACCEPTED, _task.project_id > waiting.c.project_id)
+        .order_by(_task.project_id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    return waiting.union_all(select(after).where(waiting.c.project_id.is_not(None)))
+
+
+def _locked(chosen: CTE) -> CTE:
+    """The first project whose turn no other claim is taking. Where its running tasks are limited, no claim may
+    have added one since the snapshot, in which they were counted.
+    """
+    own = aliased(_turn)
+    turn = func.greatest(own.turn + chosen.c.stride, chosen.c.least)  # by the row as it is now
+    row = select(own.project_id, turn.label("turn")).join(chosen, own.project_id == chosen.c.project_id)
+    counted = or_(chosen.c.unlimited, own.turn.is_not_distinct_from(chosen.c.before))
+    first = row.where(counted).order_by(chosen.c.turn, chosen.c.before.nulls_first(), own.project_id).limit(1)
+    return first.with_for_update(of=own, skip_locked=True).cte("locked")
+
+
+def _first_of(locked: CTE) -> CTE:
+    return (
+        select(_task.id)
+        .where(_ACCEPTED, _task.project_id == select(locked.c.project_id).scalar_subquery())
+        .order_by(_task.priority.desc(), _task.created_at, _task.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .cte("fresh")
+    )
+
+
+def _limit(
+    name: str, defaults: Limits, kind: type[BigInteger] | type[Double[float]] = BigInteger
+) -> ColumnElement[float]:
+    """The project's limit, or else the server's; NULL is none."""
+    own = cast(_project.settings["limits"][name].astext, kind)
+    return func.nullif(func.coalesce(own, literal(getattr(defaults, name) or 0, kind)), 0)
+
+
+def _within(limit: ColumnElement[float], used: ColumnElement[float]) -> ColumnElement[bool]:
+    return or_(limit.is_(None), used < limit)
 
 
 async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
@@ -649,25 +586,68 @@ def _release_in(state: ReleaseState, *more: ColumnElement[bool]) -> ScalarSelect
     return query.scalar_subquery()
 
 
-class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of tasks, and how many seconds ago the oldest queued one was sent."""
-
-    queued: int
-    running: int
-    waiting: int  # for a person
-    oldest_seconds: float
+def _unless_a_person_scored(**values: object) -> dict[str, ColumnElement[object]]:
+    """A task that ended with a call in doubt, and went on, may have been scored in between."""
+    scored = _task.score_source == ScoreSource.PERSON
+    columns = {name: getattr(_task, name) for name in values}
+    return {name: case((scored, columns[name]), else_=value) for name, value in values.items()}
 
 
-async def read(session: AsyncSession) -> QueueDepth:
-    """Of all projects."""
-    task = tables.Task
-    age = func.extract("epoch", func.clock_timestamp() - func.min(task.created_at))
-    query = select(task.state, func.count(), age).where(or_(ACCEPTED, RUNNING)).group_by(task.state)
-    found = {state: (count, float(seconds)) for state, count, seconds in await session.execute(query)}
-    queued, oldest = found.get(TaskState.ACCEPTED, (0, 0.0))
-    return QueueDepth(
-        queued=queued,
-        running=found.get(TaskState.RUNNING, (0, 0.0))[0],
-        waiting=await approvals.count_waiting(session),
-        oldest_seconds=oldest,
-    )
+async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, float]:
+    """Counts for the project's usage. The outcome of a task that failed has none: its events do."""
+    counts: dict[str, float] = {name: getattr(outcome, name) or 0 for name in usage.OF_TASKS}
+    if outcome.state is TaskState.FAILED and not any(counts.values()):
+        counts |= await results.used(session, task_id)
+    return {outcome.state.value: 1, **counts}
+
+
+async def _check(session: AsyncSession, project_id: UUID, defaults: Limits) -> None:
+    project = await projects.by_id(session, project_id)
+    limits = projects.settings_of(project).limits.over(defaults)
+    if limits.queued_tasks is not None and await _count(session, project_id, _ACCEPTED) > limits.queued_tasks:
+        what = f"{project.name} would have more than {limits.queued_tasks:,} tasks waiting: submit fewer, or later"
+        raise _limit_error("queued_tasks", limits.queued_tasks, what, _QUEUE_SECONDS)
+    used = await usage.of_today(session, project_id)
+    reached = _reached(limits, tasks_per_day=used.submitted - 1, **_of_day(used))
+    if reached is not None:
+        now = await usage.clock(session)
+        reset, value = usage.next_day(now), getattr(limits, reached)
+        what = f"{project.name} has used up the {_in_words(reached, value)} of today"
+        seconds = (reset - now).total_seconds()
+        raise _limit_error(reached, value, f"{what}: submit again from {reset:%Y-%m-%dT%H:%MZ}", seconds)
+
+
+def _of_day(used: usage.UsageCounts) -> dict[str, float]:
+    return {
+        "tokens_per_day": used.generated_tokens,
+        "calls_per_day": used.calls,
+        "cost_per_day": used.cost,
+    }
+
+
+def _in_words(name: str, value: float) -> str:
+    """
+    >>> _in_words("tokens_per_day", 2000), _in_words("cost_per_day", 2.5)
+    ('2,000 tokens', 'cost of 2.5')
+    """
+    return f"cost of {value:g}" if name == "cost_per_day" else f"{value:,} {name.removesuffix('_per_day')}"
+
+
+def _reached(limits: Limits, **used: float) -> str | None:
+    """The first of these limits that is used up."""
+    for name, count in used.items():
+        limit = getattr(limits, name)
+        if limit is not None and count >= limit:
+            return name
+    return None
+
+
+async def _count(session: AsyncSession, project_id: UUID, state: ColumnElement[bool]) -> int:
+    query = select(func.count()).select_from(_task).where(state, _task.project_id == project_id)
+    return (await session.scalars(query)).one()
+
+
+def _limit_error(name: str, value: float, what: str, seconds: float) -> LimitError:
+    setting = f"SAGE_LIMIT_{name.upper()}"
+    message = f"{what}, or ask an administrator to raise limits.{name} of the project, or {setting}"
+    return LimitError(message, name=name, value=value, setting=setting, retry_after=seconds)
