@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 from uuid import UUID
 
 import msgspec
@@ -60,6 +60,15 @@ Execute = Callable[[tables.Task, str, StopSignal], Coroutine[None, None, None]]
 
 _STUCK_SECONDS = 30.0  # of one round: nothing is claimed any more
 _CANCEL_SECONDS = 0.5  # between two checks for tasks to cancel
+_PULSES = 4  # within the seconds after which the event loop counts as stuck
+_KEPT_SECONDS = 86_400.0  # the file of a runner whose end nobody has noticed
+_PULSE_SECONDS = 0.25  # of the event loop: so often that threads on many processors compute little meanwhile
+_LOOKS = 8  # of the watchdog, within the seconds after which it bites
+_MEMORY_SECONDS = 0.5  # between two looks at the memory
+_FULL = 0.9  # of the limit: the process is replaced before allocations fail
+_REPORT_SECONDS = 1.0
+_SANDBOX_SECONDS = 15.0  # between two checks that a session opens
+_DISK_SECONDS = 1.0  # between two looks at the disks
 
 
 class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +92,7 @@ class _Execution(msgspec.Struct, frozen=True):
 
 
 class _Dropped(msgspec.Struct, frozen=True):
-    claim: str
+    owner: str  # the claim
     seconds: float  # until it may go on
     sandbox_failures: int = 0
     broken_answers: int = 0
@@ -115,16 +124,12 @@ class Runner:
         self._short_until = 0.0  # the host has run out of something, on the event loop's clock
         self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
-        self._contact = DatabaseContact(options.lease_seconds)
         lease = options.lease_seconds
+        self._contact = DatabaseContact(lease)
         poll = min(options.poll_seconds, lease / 6)  # often enough to keep up `_contact`
-        self._claims = Loop(
-            "claim tasks", self._claim, poll, expected=TRANSIENT, part=CLAIMS, limit=_STUCK_SECONDS
-        )
-        pace = min(_CANCEL_SECONDS, lease / 3)
-        self._leases = Loop(
-            "renew task leases", self._keep, pace, expected=TRANSIENT, part=CLAIMS, limit=_STUCK_SECONDS
-        )
+        guarded: dict[str, Any] = {"expected": TRANSIENT, "part": CLAIMS, "limit": _STUCK_SECONDS}
+        self._claims = Loop("claim tasks", self._claim, poll, **guarded)
+        self._leases = Loop("renew task leases", self._keep, min(_CANCEL_SECONDS, lease / 3), **guarded)
 
     @property
     def running(self) -> int:
@@ -198,10 +203,11 @@ class Runner:
         """
         if not self._is_free:
             return None
-        claim, options = new_claim(self.owner), self._options
+        claim, options, now = new_claim(self.owner), self._options, asyncio.get_running_loop().time()
+        self._held_off = {project: until for project, until in self._held_off.items() if until > now}
         abandoned, ours = self._contact.is_proof, self._executions.keys() | self._dropped.keys()
         async with autocommit(self._sessions) as session:
-            held_off = self._projects_held_off()
+            held_off = list(self._held_off)
             if not self.answers():
                 held_off += await releases.local_projects(session)
             task = await queue.claim(
@@ -219,11 +225,6 @@ class Runner:
             return None
         self._start(task, claim)
         return 0
-
-    def _projects_held_off(self) -> list[UUID]:
-        now = asyncio.get_running_loop().time()
-        self._held_off = {project: until for project, until in self._held_off.items() if until > now}
-        return list(self._held_off)
 
     def _start(self, task: tables.Task, claim: str) -> None:
         count_attempt(task)
@@ -281,8 +282,10 @@ class Runner:
         if HOST in self.faults and now >= self._short_until:
             del self.faults[HOST]  # the next task shows whether it still lacks something
             self._claims.wake()
-        if self._dropped:
-            await self._hand_back_dropped()
+        for task_id, dropped in list(self._dropped.items()):
+            async with self._sessions.begin() as session:
+                await queue.put_back(session, task_id, **msgspec.structs.asdict(dropped))
+            del self._dropped[task_id]
         for task in list(self._taken_over):
             async with self._sessions.begin() as session:
                 await queue.withdraw_death(session, task.id, alone=task.alone)
@@ -295,19 +298,6 @@ class Runner:
         self._extend_at = 0.0  # a renewal that fails is due again in the next round
         await self._extend()
         self._extend_at = now + self._options.lease_seconds / 3
-
-    async def _hand_back_dropped(self) -> None:
-        for task_id, dropped in list(self._dropped.items()):
-            async with self._sessions.begin() as session:
-                await queue.put_back(
-                    session,
-                    task_id,
-                    dropped.claim,
-                    seconds=dropped.seconds,
-                    sandbox_failures=dropped.sandbox_failures,
-                    broken_answers=dropped.broken_answers,
-                )
-            del self._dropped[task_id]
 
     async def _extend(self) -> None:
         before = dict(self._executions)
@@ -339,10 +329,6 @@ async def abandon_all(session: AsyncSession, process: str, *, killed: bool = Fal
     """
     await trials_store.abandon(session, process)
     return await queue.abandon(session, process, killed=killed)
-
-
-_PULSES = 4  # within the seconds after which the event loop counts as stuck
-_KEPT_SECONDS = 86_400.0  # the file of a runner whose end nobody has noticed
 
 
 class CrashFile:
@@ -396,12 +382,6 @@ class CrashFile:
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
                     path.unlink()
-
-
-_PULSE_SECONDS = 0.25  # of the event loop: so often that threads on many processors compute little meanwhile
-_LOOKS = 8  # of the watchdog, within the seconds after which it bites
-_MEMORY_SECONDS = 0.5  # between two looks at the memory
-_FULL = 0.9  # of the limit: the process is replaced before allocations fail
 
 
 class Watchdog:
@@ -506,10 +486,6 @@ def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-_REPORT_SECONDS = 1.0
-_SANDBOX_SECONDS = 15.0  # between two checks that a session opens
-
-
 class RunnerPresence:
     """While entered, keeps the row of this runner up to date; it is removed at the end."""
 
@@ -553,7 +529,9 @@ class RunnerPresence:
 
     async def _report(self) -> None:
         busy, loops = self._occupancy(), running_loops()
-        faults = self._faults()
+        faults = faults_by_part() | self._runner.faults
+        if not self._runner.answers():
+            faults.setdefault(CLAIMS, "no model server answers")
         report = RunnerReport(
             id=self._runner.owner,
             host=socket.gethostname(),
@@ -580,12 +558,6 @@ class RunnerPresence:
             if self._pid_space and is_gone(each.pid):
                 await self._bury(each)
 
-    def _faults(self) -> dict[str, str]:
-        faults = faults_by_part() | self._runner.faults
-        if not self._runner.answers():
-            faults.setdefault(CLAIMS, "no model server answers")
-        return faults
-
     async def _bury(self, dead: tables.RunnerProcess) -> None:
         killed = self._crashes is None or not self._crashes.ended_by_itself(dead.id)
         async with self._sessions.begin() as session:
@@ -609,15 +581,12 @@ async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json], **_: ob
     raise HostError("PermissionError", f"{api}: calls are not possible in a readiness check")
 
 
-_SECONDS = 1.0
-
-
 class DiskWatch(Looping):
     """While entered, the runner claims nothing while a disk lacks space. Enter it before the runner."""
 
     def __init__(self, runner: Runner, disk: DiskSpace) -> None:
         self._runner, self._disk = runner, disk
-        self._loop = Loop("watch the disks", self._look, _SECONDS, part=DISK, limit=30)
+        self._loop = Loop("watch the disks", self._look, _DISK_SECONDS, part=DISK, limit=30)
 
     async def __aenter__(self) -> Self:
         await self._look()  # before the first claim
