@@ -392,7 +392,7 @@ TASK_MOVES = {
     TaskState.ACCEPTED: {TaskState.RUNNING, TaskState.CANCELLED},
     TaskState.RUNNING: {TaskState.WAITING, TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED},
     TaskState.WAITING: {TaskState.RUNNING, TaskState.CANCELLED},
-    TaskState.DONE: set[TaskState](),  # but a task with a call in doubt is taken back to RUNNING: see `doubts`
+    TaskState.DONE: set[TaskState](),  # but a task with a call in doubt is taken back to RUNNING: see `settle`
     TaskState.FAILED: set[TaskState](),
     TaskState.CANCELLED: set[TaskState](),
 }

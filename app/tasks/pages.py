@@ -34,11 +34,11 @@ from app.projects.statistics import Grouping, TimeBucket
 from app.releases import store as releases
 from app.releases import trials_store
 from app.skills import store as skills
-from app.tasks import doubts, feedback, turns
+from app.tasks import feedback, turns
 from app.tasks import store as tasks
 from app.tasks.events import Timeline, fold
 from app.tasks.feedback import FeedbackRequest, FeedbackView, give_feedback, wanted_feedback
-from app.tasks.routes import cancel_task, search
+from app.tasks.routes import search
 from app.tasks.submission import MAY_SERVE, Rerun, Submission, TaskRequest, repeat, submit_request
 from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
@@ -443,7 +443,7 @@ class TaskChanges(Controller):
 
     @post("/tasks/{task_id:uuid}/cancel")
     async def cancel(self, task_id: FromPath[UUID], visit: Visitor, session: Db) -> Response[Any]:
-        await cancel_task(session, visit.access, task_id)
+        await tasks.request_cancel(session, task_id, visit.access.project_id)
         await session.commit()
         return after_change(f"/console/tasks/{task_id}", "The task is cancelled.")
 
@@ -451,14 +451,14 @@ class TaskChanges(Controller):
     async def settle(
         self, request: AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
     ) -> Response[Any]:
-        await tasks.get(session, task_id, visit.access.project_id)
         found = (await read_form(request, SettleFields)).given()
         arrived = found.call == "arrived"
         try:
             result = msgspec.json.decode(found.result) if arrived and found.result else None
         except msgspec.DecodeError as error:
             raise InvalidError(f"result: it is not JSON: {error}") from error
-        await doubts.settle(session, task_id, visit.access.actor, arrived=arrived, result=result)
+        owner, actor = visit.access.project_id, visit.access.actor
+        await tasks.settle(session, task_id, owner, actor, arrived=arrived, result=result)
         await session.commit()
         return after_change(f"/console/tasks/{task_id}", "The task goes on.")
 

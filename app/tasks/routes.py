@@ -20,13 +20,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
 from app.base.telemetry import TASKS_ERASED
 from app.base.values import Json, Stop, Trajectory
-from app.db import queries, results, runners, tables
+from app.db import queries, runners, tables
 from app.db.database import Sessions
 from app.db.queries import Page
 from app.projects import store as projects
 from app.projects.authorization import find_project, project_filter, project_names
 from app.projects.settings import Limits
-from app.tasks import doubts, queue, retention, verification
+from app.tasks import retention, verification
 from app.tasks import store as tasks
 from app.tasks.retention import Erasure
 from app.tasks.submission import Rerun, Submission, repeat, submit_request
@@ -178,7 +178,7 @@ class TaskController(Controller):
     ) -> TaskView:
         """A queued or waiting task is cancelled immediately, a running one within about a second. 409 if it has
         ended."""
-        task = await cancel_task(session, access, task_id)
+        task = await tasks.request_cancel(session, task_id, access.project_id)
         await session.commit()
         return await view_task(session, task, limits)
 
@@ -195,8 +195,8 @@ class TaskController(Controller):
         is sent. Webhooks are told of its end again. 409 for a task without a call `in_doubt`. The audit log
         records it.
         """
-        await tasks.get(session, task_id, access.project_id)
-        task = await doubts.settle(session, task_id, access.actor, arrived=data.arrived, result=data.result)
+        settled = {"arrived": data.arrived, "result": data.result}
+        task = await tasks.settle(session, task_id, access.project_id, access.actor, **settled)
         await session.commit()
         return await view_task(session, task, limits)
 
@@ -220,17 +220,6 @@ async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str 
     page = await search(session, only, cursor, limit)
     names = await project_names(session)
     return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
-
-
-async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> tables.Task:
-    """The caller commits. Raises NotFoundError, and ConflictError if it has ended."""
-    await tasks.get(session, task_id, access.project_id)
-    task = await tasks.request_cancel(session, task_id)
-    if task.state is tables.TaskState.CANCELLED and not await results.has(session, task_id, "done"):
-        # no runner has it, so none will record its end
-        ended = queue.TaskOutcome(state=task.state, stop=task.stop)
-        await results.append(session, task_id, "done", msgspec.to_builtins(ended))
-    return task
 
 
 _MEDIA_TYPE = "text/x-ndjson"

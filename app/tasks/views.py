@@ -44,7 +44,7 @@ from app.releases import trials_store
 from app.skills import offers
 from app.skills import store as skills
 from app.skills.search import SkillSelectionRecord
-from app.tasks import doubts, masking, queue, verification
+from app.tasks import masking, queue, verification
 from app.tasks import store as tasks
 from app.web.access import Caller, Db
 from app.web.fields import MOST, ConsoleLinks, columns, console_path
@@ -255,7 +255,7 @@ async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) ->
 
 
 async def _in_doubt(session: AsyncSession, task: tables.Task) -> CallInDoubt | None:
-    call = await doubts.of_task(session, task)
+    call = await tasks.call_in_doubt(session, task)
     if call is None:
         return None
     secrets = await masking.of_task(session, task)

@@ -50,7 +50,7 @@ from app.tasks.chat.completion import (
     progress,
 )
 from app.tasks.events import TaskReader
-from app.tasks.routes import IdempotencyKey, cancel_task
+from app.tasks.routes import IdempotencyKey
 from app.tasks.submission import submit_request
 from app.web.access import Access, Caller, Db
 from app.web.problem import AnyRequest
@@ -123,7 +123,7 @@ class ChatTask:
             return
         with suppress(ConflictError, NotFoundError):  # it has ended, or was erased
             async with self._sessions.begin() as session:
-                await cancel_task(session, self._access, self.task.id)
+                await tasks.request_cancel(session, self.task.id, self._access.project_id)
 
     def reader(self) -> TaskReader:
         return TaskReader(self._sessions, self.task.id, 0)

@@ -32,7 +32,7 @@ from app.skills.requests import SkillMatch
 from app.skills.routes import SkillRunRequest, run_skill, search_skills
 from app.tasks import store as tasks
 from app.tasks.events import TaskReader
-from app.tasks.routes import cancel_task, list_tasks
+from app.tasks.routes import list_tasks
 from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_request
 from app.tasks.views import TaskPage, TaskView, view_task
 from app.web.access import ANY_KEY, Access
@@ -286,7 +286,7 @@ class CancelArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def cancel(call: ToolCall, given: CancelArguments) -> TaskView:
     """Cancel a task: one that waits immediately, a running one within about a second."""
     async with call.parts.sessions() as session:
-        task = await cancel_task(session, call.access, given.task_id)
+        task = await tasks.request_cancel(session, given.task_id, call.access.project_id)
         await session.commit()
         return await view_task(session, task, call.parts.limits)
 
