@@ -31,6 +31,14 @@ _CODES: Final = {
     HTTPStatus.CONFLICT: "idempotency_conflict",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_exceeded",
 }
+_MOST: Final = 12_000  # characters of a conversation that the agent reads
+_MOST_OF_ONE: Final = 4_000  # of its messages
+_MOST_OF_AN_OUTPUT: Final = 1_000  # characters of an output that is shown
+_MOST_OF_A_VALUE: Final = 80
+_RULES: Final = ("system", "developer")
+_PARAMS: Final = {"instruction": "messages", "principal": "user", "scenario": "metadata"}
+_DONE: Final = "Done."  # a task that asked for no answer
+_APPROVE: Final = "it goes on once a person approves or refuses it (GET /v1/approvals?state=waiting)"
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,12 +87,6 @@ def openai_errors(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-def _type_of(status: int) -> str:
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return "rate_limit_error"
-    return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-
-
 _Handler: TypeAlias = Callable[[Any, Any], Response[Any]]
 
 
@@ -102,9 +104,10 @@ def _shaped(handler: _Handler) -> _Handler:
             return _answer_task_end(request, TaskEndError(message, "not_ended", task_id))
         param = error.param if isinstance(error, UnsupportedError) else problem.field
         code = "unsupported" if isinstance(error, UnsupportedError) else _CODES.get(HTTPStatus(problem.status))
-        detail = ErrorDetail(message=problem.detail, type=_type_of(problem.status), param=param, code=code)
-        again = problem.status == HTTPStatus.TOO_MANY_REQUESTS or problem.status >= 500
-        headers = {**response.headers, **({} if again else _NO_RETRY)}
+        limited, broken = problem.status == HTTPStatus.TOO_MANY_REQUESTS, problem.status >= 500
+        kind = "rate_limit_error" if limited else "server_error" if broken else "invalid_request_error"
+        detail = ErrorDetail(message=problem.detail, type=kind, param=param, code=code)
+        headers = {**response.headers, **({} if limited or broken else _NO_RETRY)}
         return Response(ErrorBody(detail), status_code=problem.status, headers=headers)
 
     return answer
@@ -120,12 +123,6 @@ OPENAI_HANDLERS: dict[Any, _Handler] = {
     TaskEndError: _answer_task_end,
 }
 """Of the routes that OpenAI's API has."""
-
-
-_MOST: Final = 12_000  # characters of a conversation that the agent reads
-_MOST_OF_ONE: Final = 4_000  # of its messages
-_RULES: Final = ("system", "developer")
-_PARAMS: Final = {"instruction": "messages", "principal": "user", "scenario": "metadata"}
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,16 +315,9 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
 
 
-def completion_id(task: tables.Task) -> str:
-    return f"chatcmpl-{task.id}"
-
-
-def created_at(task: tables.Task) -> int:
-    return int(task.created_at.timestamp())
-
-
-_DONE: Final = "Done."  # a task that asked for no answer
-_APPROVE: Final = "it goes on once a person approves or refuses it (GET /v1/approvals?state=waiting)"
+def head_of(task: tables.Task, model: str) -> dict[str, Any]:
+    """The fields with which a completion and each of its chunks begin. `model` is as the client named it."""
+    return {"id": f"chatcmpl-{task.id}", "created": int(task.created_at.timestamp()), "model": model}
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -343,7 +333,8 @@ def outcome_of(task: tables.Task, turns: Sequence[str]) -> Outcome:
     A model that answers in words, without code, ends its task: that is the answer, without its thoughts.
     """
     if task.state is TaskState.DONE and task.stop is Stop.COMPLETED:
-        return Outcome(_text(task.answer))
+        text = task.answer if isinstance(task.answer, str) else msgspec.json.encode(task.answer).decode()
+        return Outcome(_DONE if task.answer is None else text)
     words = without_thoughts(turns[-1]) if turns else ""
     if task.state is TaskState.DONE and task.stop is Stop.NO_CODE and words:
         return Outcome(words)
@@ -351,7 +342,8 @@ def outcome_of(task: tables.Task, turns: Sequence[str]) -> Outcome:
         return Outcome(f"The task ended before it was done ({task.stop}).", "length")
     stopped = task.stop in (Stop.IN_DOUBT, Stop.NOTHING_DONE, Stop.CRASHED, Stop.CANCELLED)
     code = str(task.stop) if stopped else "failed"
-    raise TaskEndError(f"the task is {task.state} ({code}){_reason(task)}", code, task.id)
+    reason = task.failure or f"GET /v1/tasks/{task.id} shows what it did"
+    raise TaskEndError(f"the task is {task.state} ({code}): {reason}", code, task.id)
 
 
 def no_outcome(task: tables.Task, seconds: float) -> TaskEndError:
@@ -363,20 +355,6 @@ def no_outcome(task: tables.Task, seconds: float) -> TaskEndError:
         f"the task has not ended within {seconds:g} s: it goes on, and its answer is at GET /v1/tasks/{task.id}"
     )
     return TaskEndError(message, "not_ended", task.id)
-
-
-def _reason(task: tables.Task) -> str:
-    return f": {task.failure}" if task.failure else f": GET /v1/tasks/{task.id} shows what it did"
-
-
-def _text(answer: Json) -> str:
-    if answer is None:
-        return _DONE
-    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
-
-
-_MOST_OF_AN_OUTPUT: Final = 1_000  # characters of an output
-_MOST_OF_A_VALUE: Final = 80
 
 
 def progress(kind: str, data: Mapping[str, Json]) -> str:

@@ -41,9 +41,9 @@ from app.tasks.chat.completion import (
     ChunkChoice,
     Delta,
     Finish,
+    Outcome,
     TaskEndError,
-    completion_id,
-    created_at,
+    head_of,
     no_outcome,
     openai_errors,
     outcome_of,
@@ -55,6 +55,8 @@ from app.tasks.submission import submit_request
 from app.web.access import Access, Caller, Db
 from app.web.problem import AnyRequest
 from app.web.sse import EventBatch, event_stream
+
+_DONE = ServerSentEventMessage(data="[DONE]")
 
 
 class ChatTask:
@@ -112,10 +114,9 @@ class ChatTask:
         """Why the answer is waited for no longer."""
         return no_outcome(await self._row(), self._seconds)
 
-    async def outcome(self, turns: Sequence[str]) -> tuple[str, Finish]:
+    async def outcome(self, turns: Sequence[str]) -> Outcome:
         """Of the task that has ended. Raises TaskEndError."""
-        found = outcome_of(await self._row(), turns)
-        return found.text, found.finish
+        return outcome_of(await self._row(), turns)
 
     async def hang_up(self) -> None:
         """The client is gone."""
@@ -146,8 +147,7 @@ class ChatTask:
             turns = await results.of_kind(session, row.id, "turn")
         found = outcome_of(row, [each["text"] for each in turns])
         choice = Choice(message=AnswerMessage(content=found.text), finish_reason=found.finish)
-        about: dict[str, Any] = {"id": completion_id(row), "created": created_at(row), "model": self.model}
-        return ChatCompletion(**about, choices=[choice], usage=ChatUsage.of(turns))
+        return ChatCompletion(**head_of(row, self.model), choices=[choice], usage=ChatUsage.of(turns))
 
     async def _row(self) -> tables.Task:
         """Raises TaskEndError if it was erased."""
@@ -195,10 +195,10 @@ class ChatStream:
         try:
             if not ended:
                 raise await self._chat.stopped()
-            text, finish = await self._chat.outcome([str(each["text"]) for each in self._turns])
+            found = await self._chat.outcome([str(each["text"]) for each in self._turns])
         except TaskEndError as error:
-            return _failure(error)
-        last = [self._chunk(Delta(content=text)), self._chunk(Delta(), finish)]
+            return [ServerSentEventMessage(data=msgspec.json.encode(error.body)), _DONE]
+        last = [self._chunk(Delta(content=found.text)), self._chunk(Delta(), found.finish)]
         if self._usage:
             last.append(self._message(choices=[], usage=ChatUsage.of(self._turns)))
         return [*last, _DONE]
@@ -207,16 +207,8 @@ class ChatStream:
         return self._message(choices=[ChunkChoice(delta=delta, finish_reason=finish)], usage=None)
 
     def _message(self, choices: list[ChunkChoice], usage: ChatUsage | None) -> ServerSentEventMessage:
-        task = self._chat.task
-        about: dict[str, Any] = {"id": completion_id(task), "created": created_at(task), "model": self._chat.model}
-        return ServerSentEventMessage(data=msgspec.json.encode(ChatChunk(**about, choices=choices, usage=usage)))
-
-
-_DONE = ServerSentEventMessage(data="[DONE]")
-
-
-def _failure(error: TaskEndError) -> list[ServerSentEventMessage]:
-    return [ServerSentEventMessage(data=msgspec.json.encode(error.body)), _DONE]
+        chunk = ChatChunk(**head_of(self._chat.task, self._chat.model), choices=choices, usage=usage)
+        return ServerSentEventMessage(data=msgspec.json.encode(chunk))
 
 
 async def _hung_up(request: AnyRequest) -> None:

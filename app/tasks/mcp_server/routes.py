@@ -36,9 +36,22 @@ from app.tasks.routes import list_tasks
 from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_request
 from app.tasks.views import TaskPage, TaskView, view_task
 from app.web.access import ANY_KEY, Access
-from app.web.fields import Scenario, Text
+from app.web.fields import Scenario, Text, columns
 from app.web.problem import problem_for
 from app.web.routes import Dependencies
+
+_MAX_BODY_BYTES = 1 << 20
+_CHARS = 500  # of a message
+_FIELDS: Final = {  # of the events that a message tells
+    "turn": ("text",),
+    "call": ("api", "error"),
+    "observation": ("text",),
+    "skill": ("status", "name", "reason"),
+    "approval": ("status", "api", "because", "reason"),
+    "check": ("status", "output"),
+    "remark": ("text",),
+    "done": ("state", "failure"),
+}
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -98,8 +111,6 @@ def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {**schema, "$defs": components} if components else schema
 
 
-_CHARS = 500  # of a message
-
 Wait = Annotated[
     float,
     msgspec.Meta(
@@ -143,7 +154,7 @@ async def _follow(call: ToolCall, task_id: UUID, after: int) -> None:
             found, ended = await _read(reader)
             for each in found:
                 await call.report(each.seq, message_of(each))
-            if ended or any(map(_begins_to_wait, found)):
+            if ended or any(each.kind == "approval" and each.data.get("status") == "wanted" for each in found):
                 return
             if not found:
                 await listener.wait(news)
@@ -157,30 +168,12 @@ async def _read(reader: TaskReader) -> tuple[list[tables.TaskEvent], bool]:
         return [], False
 
 
-def _begins_to_wait(event: tables.TaskEvent) -> bool:
-    return event.kind == "approval" and event.data.get("status") == "wanted"
-
-
-_FIELDS: Final = {
-    "turn": ("text",),
-    "call": ("api", "error"),
-    "observation": ("text",),
-    "skill": ("status", "name", "reason"),
-    "approval": ("status", "api", "because", "reason"),
-    "check": ("status", "output"),
-    "remark": ("text",),
-    "done": ("state", "failure"),
-}
-
-
 def message_of(event: tables.TaskEvent) -> str:
     """A line or more for people, such as `call: mail.send_mail`."""
     said = " ".join(str(event.data[name]) for name in _FIELDS.get(event.kind, ()) if event.data.get(name))
     text = f"{event.kind}: {said}"
     return text if len(text) <= _CHARS else f"{text[:_CHARS]}..."
 
-
-_TURNS = 500  # events of turns that are read
 
 TaskId = Annotated[UUID, msgspec.Meta(description="the `id` of the task")]
 IdempotencyKey = Annotated[
@@ -208,9 +201,8 @@ async def submit_task(call: ToolCall, given: SubmitArguments) -> TaskView:
     get_task. `state` is accepted, running, waiting (a person has to approve an API call), done, failed or
     cancelled.
     """
-    fields = {name: getattr(given, name) for name in TaskRequest.__struct_fields__}
+    submission = Submission(**columns(given, TaskRequest))
     async with call.parts.sessions() as session:
-        submission = Submission(**fields)
         [task] = await submit_request(session, call.access, submission, given.idempotency_key, call.parts.limits)
         await session.commit()
     return await followed(call, task.id, given.wait_seconds, after=0)
@@ -246,7 +238,7 @@ async def get_task(call: ToolCall, given: GetArguments) -> TaskWithTurns:
     """
     view = await followed(call, given.task_id, given.wait_seconds)
     turns = await _turns_of(call, given.task_id) if given.turns else None
-    return TaskWithTurns(turns_so_far=turns, **{name: getattr(view, name) for name in TaskView.__struct_fields__})
+    return TaskWithTurns(turns_so_far=turns, **columns(view, TaskView))
 
 
 class ListArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -353,7 +345,7 @@ async def run(call: ToolCall, given: RunArguments) -> TaskView:
 
     `answer` is what it returned. If it is not there within `wait_seconds`, follow the task with get_task.
     """
-    request = SkillRunRequest(**{name: getattr(given, name) for name in SkillRunRequest.__struct_fields__})
+    request = SkillRunRequest(**columns(given, SkillRunRequest))
     async with call.parts.sessions() as session:
         limits, key = call.parts.limits, given.idempotency_key
         task = await run_skill(session, call.access, given.skill_id, request, key, limits)
@@ -369,7 +361,6 @@ SKILL_TOOLS: Final = (
 )
 
 
-_MAX_BODY_BYTES = 1 << 20
 _INSTRUCTIONS = (
     "An agent that carries out tasks by writing Python against live APIs, and keeps what worked as skills. "
     "Submit a task in natural language, or find a skill that does it and run that."
