@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from app.base.untrusted import parse
@@ -104,11 +103,8 @@ def _completes(code: str) -> bool:
 
 
 def _python_block(text: str) -> re.Match[str] | None:
-    return next((block for block in _blocks(text) if block["language"].strip().lower() in _PYTHON), None)
-
-
-def _blocks(text: str) -> Iterator[re.Match[str]]:
-    return (part for part in _PART.finditer(text) if not _is_thought(part))
+    blocks = (part for part in _PART.finditer(text) if not _is_thought(part))
+    return next((block for block in blocks if block["language"].strip().lower() in _PYTHON), None)
 
 
 def _is_thought(part: re.Match[str]) -> bool:

@@ -28,7 +28,7 @@ from app.base.errors import AppError, EngineError, EngineRefusalError, HostError
 from app.base.log import mask_logs
 from app.base.loop import Loop, Looping
 from app.base.secrets import SecretValues
-from app.base.values import Json, Stop, Trajectory
+from app.base.values import Json, Stop
 from app.db import tables
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
@@ -40,6 +40,7 @@ from app.tasks import queue
 from app.tasks.context import TaskContext, task_of
 from app.tasks.execution import TaskExecutor
 from app.tasks.masking import masked
+from app.tasks.store import NewTask
 
 log = structlog.get_logger(__name__)
 
@@ -157,7 +158,11 @@ class ApiTrials(Looping):
         if app is None:
             raise NotTriedError("it is not among the APIs of the active release")
         trial = _Trial(self._bounded, row, context, app)
-        tried = trials.tried_of(row) if goes_on else [_asked(each) for each in await self._questions(trial)]
+        if goes_on:
+            tried = trials.tried_of(row)
+        else:
+            made = await self._questions(trial)
+            tried = [Tried(question=each.text, right=each.right, about=msgspec.to_builtins(each)) for each in made]
         for place, each in enumerate(tried):
             if each.correct is not None:
                 continue
@@ -243,10 +248,12 @@ class _Trial:
         seen, failures = await self._read_all(reads)
         if not seen and failures:
             error, bare = failures[0], not (credentials or has_token)
-            if bare and isinstance(error, RefusalError) and error.status in _UNAUTHORIZED:
+            status = error.status if isinstance(error, RefusalError) else None
+            if bare and status in _UNAUTHORIZED:
                 raise NotTriedError(_NO_CREDENTIALS)
             failed = self._failed(reads[0], error)
-            raise NotTriedError(failed) if _is_final(error) else ApiFailedError(failed)
+            would_again = status is not None and 400 <= status < 500 and status not in _BUSY
+            raise NotTriedError(failed) if would_again else ApiFailedError(failed)
         seen += (await self._read_all(further_reads(self.app, seen)))[0]
         made = trial_questions.questions(self.app, seen, lambda text: self._secrets.mask(text) != text)
         if not made:
@@ -261,8 +268,11 @@ class _Trial:
         Raises ApiFailedError, and what a rollout raises.
         """
         question = msgspec.convert(tried.about, Question)
+        row, policy = self._task(question.text), self.context.policy
+        task, resume = task_of(row, self.context.project), ResumeState(seed=row.seed, now=datetime.now(UTC))
         try:
-            trajectory = await self._answered(question)
+            async with self._executor.policy_agent(row, policy, self.row.owner or "") as agent:
+                trajectory = await run_rollout(agent, task, policy, self._gateway(row), (), resume)
         except EngineRefusalError as error:
             return msgspec.structs.replace(tried, correct=False, detail=self._secrets.mask(str(error)))
         called = any(each.error is None and each.api.startswith(f"{self.app.name}.") for each in trajectory.calls)
@@ -283,13 +293,6 @@ class _Trial:
             tokens=shown.prompt_tokens + shown.generated_tokens,
             turns=tuple(TriedTurn(each.full_text[:_CHARS], each.observation[:_CHARS]) for each in shown.turns),
         )
-
-    async def _answered(self, question: Question) -> Trajectory:
-        row = self._task(question.text)
-        task, policy = task_of(row, self.context.project), self.context.policy
-        resume = ResumeState(seed=row.seed, now=datetime.now(UTC))
-        async with self._executor.policy_agent(row, policy, self.row.owner or "") as agent:
-            return await run_rollout(agent, task, policy, self._gateway(row), (), resume)
 
     async def _right_now(self, question: Question) -> Json:
         """None if there is none any more. Raises ApiFailedError."""
@@ -328,14 +331,8 @@ class _Trial:
 
     def _task(self, instruction: str) -> tables.Task:
         """A task that no table has."""
-        about: dict[str, Json] = {
-            "principal": "",
-            "variables": {},
-            "scenario": None,
-            "conversation": "",
-            "repairs": None,
-        }
-        return tables.Task(id=uuid4(), project_id=self.row.project_id, instruction=instruction, **about)
+        about = msgspec.structs.asdict(NewTask(instruction=instruction))
+        return tables.Task(id=uuid4(), project_id=self.row.project_id, **about)
 
     def _failed(self, read: Read, error: HostError) -> str:
         return f"its operation {read.operation} failed: {self._secrets.mask(error.message)[:500]}"
@@ -344,13 +341,3 @@ class _Trial:
         """What is kept of an answer, which may be anything."""
         text = msgspec.json.encode(answer).decode()
         return answer if len(text) <= _CHARS else f"{text[:_CHARS]}…"
-
-
-def _is_final(error: HostError) -> bool:
-    """Whether an API that failed so would fail again: it refused the call, and not because it was busy."""
-    status = error.status if isinstance(error, RefusalError) else None
-    return status is not None and 400 <= status < 500 and status not in _BUSY
-
-
-def _asked(question: Question) -> Tried:
-    return Tried(question=question.text, right=question.right, about=msgspec.to_builtins(question))

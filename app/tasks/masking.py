@@ -105,7 +105,8 @@ def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
     turns = tuple(_masked_turn(turn, secrets) for turn in trajectory.turns)
     shown = secrets.mask_value(msgspec.structs.replace(trajectory, turns=()))
     in_prompt = (shown.task, shown.offered) != (trajectory.task, trajectory.offered)
-    if in_prompt or any(_read_or_wrote(*pair) for pair in zip(trajectory.turns, turns, strict=True)):
+    was, now = ([(turn.text, turn.observation) for turn in each] for each in (trajectory.turns, turns))
+    if in_prompt or was != now:
         turns = tuple(msgspec.structs.replace(turn, context_ids=(), sampled_ids=(), logprobs=()) for turn in turns)
         shown = msgspec.structs.replace(shown, masked=True)
     return msgspec.structs.replace(shown, turns=turns)
@@ -119,7 +120,3 @@ def _masked_turn(turn: Turn, secrets: SecretValues) -> Turn:
         turn, calls=tuple(map(credential.mask_call, turn.calls)), skill_calls=tuple(entered)
     )
     return secrets.mask_value(named)
-
-
-def _read_or_wrote(before: Turn, after: Turn) -> bool:
-    return (before.text, before.observation) != (after.text, after.observation)

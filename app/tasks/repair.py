@@ -41,8 +41,16 @@ from app.skills.keeping import call_of, repeatable
 from app.tasks import store as tasks
 from app.tasks.execution import TaskExecutor
 
+log = structlog.get_logger(__name__)
+
 _TASKS = 3  # the latest ones that used it
 _CALLS = 3  # of each
+_MAX_TRIES = 2  # tasks that are to repair one skill
+_ATTEMPTS = 20  # claims of one row, its waits for tasks not counted
+_LEASE = 300.0  # seconds
+_PAUSE = 5.0  # between looks for what is due, and at a task under way
+_LATER = 900.0  # seconds until a limit is looked at again
+_PRIORITY = -100  # behind what people wait for
 
 
 class RecordedTest(NamedTuple):
@@ -69,7 +77,8 @@ async def run_recorded(executor: TaskExecutor, skill: tables.Skill) -> RecordedT
             if not expected.passed:
                 continue  # it cannot be repeated: it depends on what was not recorded
             count += 1
-            got = await _run(executor, row, present, skill, call, _as_now(made, former, present))
+            now_made = [_as_now(each, _find(former, each.api), _find(present, each.api)) for each in made]
+            got = await _run(executor, row, present, skill, call, now_made)
             if not got.passed or got.shown != expected.shown:
                 reason = got.reason or "it returns something else"
                 return RecordedTest(count, f"{reason} (on calls of task {row.id})")
@@ -124,12 +133,8 @@ async def _run(
     return _Run(True, shown)
 
 
-def _as_now(made: Sequence[Call], former: Catalog, present: Catalog) -> list[Call]:
-    """The calls with the answers that the present documents allow."""
-    return [_projected(call, _find(former, call.api), _find(present, call.api)) for call in made]
-
-
-def _projected(call: Call, old: Operation | None, new: Operation | None) -> Call:
+def _as_now(call: Call, old: Operation | None, new: Operation | None) -> Call:
+    """With the answer that the present document allows."""
     if old is None or new is None or call.error is not None or old.returns == new.returns:
         return call
     return msgspec.structs.replace(call, result=projected(call.result, old.returns, new.returns))
@@ -138,16 +143,6 @@ def _projected(call: Call, old: Operation | None, new: Operation | None) -> Call
 def _find(catalog: Catalog, api: str) -> Operation | None:
     app, _, name = api.partition(".")
     return catalog.apps[app].operations.get(name) if app in catalog.apps else None
-
-
-log = structlog.get_logger(__name__)
-
-MAX_TRIES = 2  # tasks that are to repair one skill
-_ATTEMPTS = 20  # claims of one row, its waits for tasks not counted
-_LEASE = 300.0  # seconds
-_PAUSE = 5.0  # between looks for what is due, and at a task under way
-_LATER = 900.0  # seconds until a limit is looked at again
-_PRIORITY = -100  # behind what people wait for
 
 
 class SkillRepairs(Looping):
@@ -212,7 +207,10 @@ class SkillRepairs(Looping):
             await _end(session, row, RepairOutcome.REPAIRED, tried)
         elif tested is not None and tested.failure is None and (tested.calls or row.fits):
             state = row.was if tested.calls else SkillState.PROBATION
-            await _restore(session, skill, state, rev, tried[-1])
+            if state is SkillState.ACTIVE:
+                await moves.activate(session, skill, rev, actor=moves.CHANGES, reason=tried[-1])
+            else:
+                await _move(session, skill, state, rev, tried[-1])
             await _end(session, row, RepairOutcome.RESTORED, tried)
         else:
             await self._repair(session, row, skill, rev, tried)
@@ -226,11 +224,13 @@ class SkillRepairs(Looping):
             await repairs.go_on_later(session, row, self._pause, tested=True, tried=tried, attempt=0)
             return
         if task is not None:
-            tried.append(f"task {task.id} wrote no skill for it: it {_end_of(task)}")
+            failure = "" if task.failure is None else f" ({task.failure[:200]})"
+            score = "" if task.score is None else f", scored {task.score:g}"
+            tried.append(f"task {task.id} wrote no skill for it: it {task.state}{failure}{score}")
         limit = projects.settings_of(await projects.by_id(session, skill.project_id)).skill_repairs_per_day
         if not _only_reads(skill):
             reason = f"{tried[0]}; it changes something, so no task may repeat its work" if tried else ""
-        elif row.tries >= MAX_TRIES:
+        elif row.tries >= _MAX_TRIES:
             reason = f"{row.tries} tasks did not repair it"
         elif not limit:
             await _end(session, row, RepairOutcome.LEFT, [*tried, "skill_repairs_per_day of the project is 0"])
@@ -277,12 +277,6 @@ def _said(tested: RecordedTest) -> str:
     return f"tested on {tested.calls} recorded calls: the same calls, and the same results"
 
 
-def _end_of(task: tables.Task) -> str:
-    score = "" if task.score is None else f", scored {task.score:g}"
-    failure = "" if task.failure is None else f" ({task.failure[:200]})"
-    return f"{task.state}{failure}{score}"
-
-
 def _only_reads(skill: tables.Skill) -> bool:
     """As its manifest says: one of an earlier version says nothing."""
     manifest = stored_manifest(skill)
@@ -300,13 +294,6 @@ async def _successor(session: AsyncSession, row: tables.SkillRepair, skill: tabl
         return None
     written = await skills.made_by(session, task.id)
     return next((each for each in written if each.state in LIVE_SKILLS and each.id != skill.id), None)
-
-
-async def _restore(session: AsyncSession, skill: tables.Skill, state: SkillState, rev: int, reason: str) -> None:
-    if state is SkillState.ACTIVE:
-        await moves.activate(session, skill, rev, actor=moves.CHANGES, reason=reason)
-    else:
-        await _move(session, skill, state, rev, reason)
 
 
 async def _move(session: AsyncSession, skill: tables.Skill, state: SkillState, rev: int, reason: str) -> None:
