@@ -4,7 +4,6 @@ is wanted.
 """
 
 import asyncio
-from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -51,7 +50,14 @@ from app.web.sse import BATCH_SIZE, EventBatch, event_stream
 _PAGE = 50
 _SCENARIOS = 100  # that are suggested
 _BELOW = 0.4999999
+_MOST_EVENTS = 20_000
+_MOST_WANTED = 30  # tasks that want feedback
+_CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
+
 _Number = Annotated[int, msgspec.Meta(ge=1, le=MOST)]  # of a release
+_Comment = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None
+After = Annotated[int, QueryParameter(ge=0)]
+LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +80,30 @@ class NewTaskFields(TaskRequest, frozen=True, kw_only=True):
     variables: Annotated[str, msgspec.Meta(max_length=100_000, pattern=r"^[^\x00]*$")] = ""  # type: ignore[assignment]
     without_skills: bool = False
     without_exploring: bool = False
+
+
+class ScoreFields(msgspec.Struct, frozen=True, kw_only=True):
+    score: Score
+    comment: _Comment = None
+
+
+class FeedbackFields(ScoreFields, frozen=True, kw_only=True):
+    """`turn` counts from 0; without one the comment is about the task."""
+
+    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+
+
+class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
+    release: _Number | None = None
+
+
+class SettleFields(msgspec.Struct, frozen=True, kw_only=True):
+    call: Literal["arrived", "lost"]
+    result: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
+
+
+class ReplayFields(msgspec.Struct, frozen=True):
+    release: _Number
 
 
 class TaskPages(Controller):
@@ -99,7 +129,7 @@ class TaskPages(Controller):
             form=form,
             tasks=found,
             cursor=cursor,
-            numbers=await release_numbers(session, visit.project.id),
+            numbers={row.id: row.number for row in await releases.of_project(session, visit.project.id)},
             states=[state.value for state in TaskState],
             stops=[stop.value for stop in Stop],
             scenarios=await _scenarios(session, visit),
@@ -124,7 +154,14 @@ class TaskPages(Controller):
         if form.value is None:
             return await _new_page(visit, session, document_reader, form)
         try:
-            submission = _submission(form.value, visit.project.name)
+            entered = form.value
+            submission = Submission(
+                project=visit.project.name,
+                variables=_variables(entered.variables),
+                use_skills=not entered.without_skills,
+                explore=not entered.without_exploring,
+                **columns(entered, TaskRequest, "project", "variables", "use_skills", "explore"),
+            )
             [row] = await submit_request(session, visit.access, submission, None, limits)
         except AppError as error:
             return await _new_page(visit, session, document_reader, form.refused(error))
@@ -134,13 +171,13 @@ class TaskPages(Controller):
         )
 
 
-async def release_numbers(session: AsyncSession, project_id: UUID) -> Mapping[UUID, int]:
-    return {row.id: row.number for row in await releases.of_project(session, project_id)}
-
-
 async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> tasks.TaskFilter:
     """Raises InvalidError, NotFoundError."""
     owner = visit.project.id
+    try:
+        release_id = (await releases.numbered(session, owner, query.release)).id if query.release else None
+    except NotFoundError as error:
+        raise InvalidError(f"release: {error}") from error
     return tasks.TaskFilter(
         project_id=owner,
         words=query.q,
@@ -148,7 +185,7 @@ async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> task
         stop=query.stop,
         scenario=query.scenario,
         skill_ids=await _skill_ids(session, owner, query.skill) if query.skill else None,
-        release_id=await _release_id(session, owner, query.release) if query.release else None,
+        release_id=release_id,
         min_score=GOOD if query.score == "good" else None,
         max_score=_BELOW if query.score == "bad" else None,
         created_after=_midnight(query.since),
@@ -167,13 +204,6 @@ async def _skill_ids(session: AsyncSession, project_id: UUID, text: str) -> list
     if not versions:
         raise InvalidError(f"skill: none is named {text}")
     return [each.id for each in versions]
-
-
-async def _release_id(session: AsyncSession, project_id: UUID, number: int) -> UUID:
-    try:
-        return (await releases.numbered(session, project_id, number)).id
-    except NotFoundError as error:
-        raise InvalidError(f"release: {error}") from error
 
 
 def _midnight(day: date | None) -> datetime | None:
@@ -202,16 +232,6 @@ async def _new_page(
     )
 
 
-def _submission(fields: NewTaskFields, project: str) -> Submission:
-    return Submission(
-        project=project,
-        variables=_variables(fields.variables),
-        use_skills=not fields.without_skills,
-        explore=not fields.without_exploring,
-        **columns(fields, TaskRequest, "project", "variables", "use_skills", "explore"),
-    )
-
-
 def _variables(text: str) -> dict[str, str]:
     """
     >>> _variables("world = 7\\n\\ntenant=a=b")
@@ -222,13 +242,6 @@ def _variables(text: str) -> dict[str, str]:
         if not equals or not name.strip():
             raise InvalidError("variables: write one on each line, as name = value")
     return {name.strip(): value.strip() for name, _, value in lines}
-
-
-_MOST_EVENTS = 20_000
-_CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
-
-After = Annotated[int, QueryParameter(ge=0)]
-LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
 
 
 class TaskDetailPage(Controller):
@@ -378,26 +391,6 @@ class _BlockReader:
         return EventBatch(messages, ended=ended)
 
 
-class ScoreFields(msgspec.Struct, frozen=True, kw_only=True):
-    score: Score
-    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
-
-
-class FeedbackFields(ScoreFields, frozen=True, kw_only=True):
-    """`turn` counts from 0; without one the comment is about the task."""
-
-    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
-
-
-class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
-    release: _Number | None = None
-
-
-class SettleFields(msgspec.Struct, frozen=True, kw_only=True):
-    call: Literal["arrived", "lost"]
-    result: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
-
-
 class TaskChanges(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012
 
@@ -479,10 +472,6 @@ class TaskChanges(Controller):
         return after_change(f"/console/tasks/{row.task_id}", f"{row.api} is {state.value}; the task goes on.")
 
 
-class ReplayFields(msgspec.Struct, frozen=True):
-    release: _Number
-
-
 class ReplayPages(Controller):
     path = "/tasks/{task_id:uuid}/replay"
     opt = {"scope": "tasks"}  # noqa: RUF012
@@ -522,9 +511,6 @@ class ReplayPages(Controller):
         return page(visit, "task_replay.html", task=task, release=by, view=view, code_of=extract_code)
 
 
-_TASKS = 30
-
-
 class FeedbackPages(Controller):
     path = "/feedback"
     opt = {"scope": "tasks"}  # noqa: RUF012
@@ -532,7 +518,7 @@ class FeedbackPages(Controller):
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
         owner = visit.project.id
-        wanted = await wanted_feedback(session, owner, _TASKS)
+        wanted = await wanted_feedback(session, owner, _MOST_WANTED)
         failed = await statistics.count_failed(session, owner)
         return page(visit, "feedback.html", wanted=wanted, failed=failed)
 

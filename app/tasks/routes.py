@@ -63,7 +63,19 @@ Words = Annotated[
         description='words of the instruction, all of them; "in quotes" in this order; -without; this or that',
     ),
 ]
+Principal = Annotated[
+    str, QueryParameter(min_length=1, max_length=200, pattern=r"^[^\x00]*$", description="whose tasks to erase")
+]
 _SEARCH_SECONDS = 10.0
+_AT_ONCE = 200  # tasks that are erased in one transaction
+_MEDIA_TYPE = "text/x-ndjson"
+_STREAM = ResponseSpec(
+    Any,
+    description="One JSON object per line: a `task`, as GET /v1/tasks shows it, and its `trajectory`, as "
+    "GET /v1/tasks/{task_id}/trajectory shows it without the text of its prompts",
+    media_type=_MEDIA_TYPE,
+    generate_examples=False,
+)
 
 
 class Settlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +87,13 @@ class Settlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.result is not None and not self.arrived:
             raise ValueError("`result`: a call that did not arrive has none")
+
+
+class ExportedTask(msgspec.Struct, frozen=True):
+    """One line of an export."""
+
+    task: TaskSummary
+    trajectory: TrajectoryView
 
 
 class TaskController(Controller):
@@ -222,23 +241,6 @@ async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str 
     return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
 
-_MEDIA_TYPE = "text/x-ndjson"
-_STREAM = ResponseSpec(
-    Any,
-    description="One JSON object per line: a `task`, as GET /v1/tasks shows it, and its `trajectory`, as "
-    "GET /v1/tasks/{task_id}/trajectory shows it without the text of its prompts",
-    media_type=_MEDIA_TYPE,
-    generate_examples=False,
-)
-
-
-class ExportedTask(msgspec.Struct, frozen=True):
-    """One line of an export."""
-
-    task: TaskSummary
-    trajectory: TrajectoryView
-
-
 class ExportController(Controller):
     path = "/tasks/export"
     tags = ("Tasks",)
@@ -284,12 +286,6 @@ class ExportController(Controller):
 def _line(task: tables.Task, project: str, record: bytes, tokens: bool) -> bytes:
     trajectory = view(msgspec.msgpack.decode(record, type=Trajectory), tokens=tokens)
     return msgspec.json.encode(ExportedTask(TaskSummary.of(task, project), trajectory)) + b"\n"
-
-
-Principal = Annotated[
-    str, QueryParameter(min_length=1, max_length=200, pattern=r"^[^\x00]*$", description="whose tasks to erase")
-]
-_AT_ONCE = 200
 
 
 class ErasureController(Controller):
