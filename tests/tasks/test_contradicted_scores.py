@@ -1,22 +1,14 @@
 """Tasks whose scores contradict each other are listed, whoever gave them, and in whichever order."""
 
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
 
 from app.base.values import ScoreSource
 from app.db import results
-from app.db.database import Sessions
 from app.tasks import feedback
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.tasks.test_task_verifier import end_task
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def scored(api: ApiApp, given: str) -> UUID:

@@ -1,7 +1,6 @@
 """Erasing one task, or all of a person's, names what was learned from it."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,7 +9,6 @@ from sqlalchemy import func, select, update
 from app.base.errors import ConflictError
 from app.base.run_settings import RunKind, RunSettings
 from app.db import queries, results, tables
-from app.db.database import Sessions
 from app.db.tables import AuditAction, RunState, TaskState
 from app.projects import audit
 from app.releases import store as releases
@@ -19,19 +17,13 @@ from app.runs.experience import window
 from app.skills import evidence, offers
 from app.skills import store as skills
 from app.tasks import feedback, retention
-from tests.support.api_app import ApiApp, open_api_app, problem
+from tests.support.api_app import ApiApp, problem
 from tests.support.ledger_project import until
 from tests.support.lock_waits import waits_for_a_lock
 from tests.support.rows import new_skill, offer_of, trajectory_of, turn_of
 
 WORDS = "archive the mails of Ms Secret"
 NOTHING = {"tasks": 0, "skills": [], "runs": [], "releases": [], "retrain": ""}
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def _ended(api: ApiApp, principal: str = "ann", **submission: object) -> UUID:

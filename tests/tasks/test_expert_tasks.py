@@ -1,22 +1,19 @@
 """A hosted model does tasks of its project again, as an expert: which ones, and without changing anything."""
 
-from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
 from uuid import UUID
 
-import pytest
 from sqlalchemy import select, update
 
 from app.base.values import CountedTokens, Stop, Turn, hosted
 from app.db import results, tables
-from app.db.database import Sessions
 from app.db.tables import ReleaseState, SkillState, TaskState
 from app.releases import store as releases
 from app.skills import store as skills
 from app.tasks import queue, turns
 from app.tasks import store as tasks
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.support.every_row import every_row
 from tests.support.hosted_project import hosted_entry, hosted_runner
 from tests.support.ledger_project import LedgerProject
@@ -32,12 +29,6 @@ SKILL = block(
     "    return len(apis.ledger.list_entries())\n"
     "print(count_entries())"
 )
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def ended(api: ApiApp, instruction: str, **columns: Any) -> UUID:

@@ -1,6 +1,5 @@
 """People's scores over REST: on a scale of their own, and about a turn."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -9,19 +8,12 @@ import pytest
 from sqlalchemy import select
 
 from app.db import tables
-from app.db.database import Sessions
 from app.projects import keys
 from app.tasks import queue
 from app.web.pages import csrf_token
-from tests.support.api_app import ApiApp, asgi_client, open_api_app, problem
+from tests.support.api_app import ApiApp, asgi_client, problem
 
 STARS = {"lowest": 1, "highest": 5}
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,23 +1,12 @@
 """How far judges agree with people, over REST."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from app.base.values import ScoreSource
 from app.db import results
-from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.tasks import feedback
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.support.rows import task_row
 from tests.support.webhook_messages import end_task
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def _compared(api: ApiApp, judge: float, person: float) -> None:

@@ -8,11 +8,10 @@ from uuid import UUID
 import pytest
 
 from app.db import tables
-from app.db.database import Sessions
 from app.releases import store as releases
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.tasks.shadows import ShadowRunner
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.support.ledger import Ledger
 from tests.support.ledger_project import LedgerProject, put_ledger, until
 from tests.support.scripted_engine import ScriptedEngine, block, byte_tokenizer
@@ -20,12 +19,6 @@ from tests.tasks.test_shadow import DONE, READ, ask, pairs, propose, served
 
 WRITE = "print(apis.ledger.add_entry(text='x'))"
 CHECK = "score = float(answer == 7 and len(apis.ledger.list_entries()) == 1)"
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,18 +1,16 @@
 """Running a task again: a new task like an earlier one, with changes."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from app.db import tables
-from app.db.database import Sessions
 from app.releases import store as releases
 from app.skills import repairs
 from app.tasks import queue
 from app.tasks import store as tasks
-from tests.support.api_app import ApiApp, open_api_app, problem
+from tests.support.api_app import ApiApp, problem
 
 SENT = {
     "instruction": "archive my mails",
@@ -24,12 +22,6 @@ SENT = {
     "use_skills": False,
     "check": "score = 1",
 }
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def rerun(api: ApiApp, task_id: UUID, **changes: Any) -> dict[str, Any]:

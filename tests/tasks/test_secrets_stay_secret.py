@@ -19,7 +19,7 @@ from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.tasks import queue, turns
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.support.ledger import Ledger
 from tests.support.ledger_project import LedgerProject, until
 from tests.support.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
@@ -86,12 +86,6 @@ def _text(value: object) -> str:
 
 def leaks(text: str) -> list[str]:
     return [word for word in FORBIDDEN if word in text or word in text.replace("\\", "")]
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import msgspec
-import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -25,12 +24,6 @@ from tests.support.http_server import served
 from tests.support.ledger_project import until
 from tests.support.rows import project_row, task_row
 from tests.support.scripted_engine import byte_tokenizer
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def append_events(api: ApiApp, task_id: UUID, *kinds: str) -> None:

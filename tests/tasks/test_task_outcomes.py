@@ -1,20 +1,16 @@
 """Failed and empty tasks count, and each way to end says what to do about it: in REST, CLI and console."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from app.base.values import Stop, in_words, what_to_do
-from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import statistics
 from app.projects.statistics import TimeBucket
 from app.tasks import feedback, queue
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.support.approving import ApprovingProject
 from tests.support.console_pages import read_page
 from tests.support.every_row import every_row
@@ -38,12 +34,6 @@ ENDS: list[tuple[str, dict[str, Any], str]] = [
     ("empty, with a score", {"state": TaskState.FAILED, "stop": Stop.NOTHING_DONE, "score": 0.0}, "failed"),
     ("not executed", {"state": TaskState.FAILED, "failure": "no server"}, "failed"),
 ]
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def ended(api: ApiApp, instruction: str = "do it", scenario: str | None = None, **outcome: Any) -> UUID:

@@ -1,25 +1,17 @@
 """Finding tasks: by words, skill, release, score and what they repeat."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
 from app.db import tables
-from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.releases import store as releases
 from app.skills import offers
 from app.skills import store as skills
-from tests.support.api_app import ApiApp, open_api_app, problem
+from tests.support.api_app import ApiApp, problem
 from tests.support.rows import new_skill, offer_of
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def found(api: ApiApp, **query: Any) -> list[str]:

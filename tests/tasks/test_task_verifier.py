@@ -14,13 +14,12 @@ from sqlalchemy import select
 from app.apis.calls.network import open_client
 from app.base.values import ScoreSource
 from app.db import results, tables
-from app.db.database import Sessions
 from app.db.results import measures
 from app.db.tables import TaskState
 from app.tasks import feedback, queue
 from app.tasks import store as tasks
 from app.tasks.verification import VerifierOptions, VerifierSender
-from tests.support.api_app import ApiApp, open_api_app, problem
+from tests.support.api_app import ApiApp, problem
 from tests.support.ledger_project import until
 from tests.support.listening_app import listening_app
 from tests.support.rows import LEASE, trajectory_of, turn_of
@@ -47,12 +46,6 @@ class VerifierServer:
         app = Litestar([verify], openapi_config=None, logging_config=None)
         async with listening_app(app, lifespan="off") as url:
             yield f"{url}/verify"
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def set_verifier(api: ApiApp, url: str) -> None:

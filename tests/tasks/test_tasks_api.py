@@ -13,14 +13,8 @@ from app.db.tables import Exploration
 from app.tasks import queue
 from app.tasks import store as tasks
 from app.tasks.submission import Submission
-from tests.support.api_app import ApiApp, open_api_app, problem
+from tests.support.api_app import ApiApp, problem
 from tests.support.every_row import every_row
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def test_a_submitted_task_is_stored_and_the_runner_is_woken(api: ApiApp) -> None:

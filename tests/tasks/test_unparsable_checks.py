@@ -1,22 +1,14 @@
 """Checks of tasks are parsed beside other requests, and before a transaction begins."""
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from app.base.errors import DatabaseError
-from app.db.database import Sessions
-from tests.support.api_app import ApiApp, open_api_app, problem
+from tests.support.api_app import ApiApp, problem
 from tests.support.event_loop import longest_stall
 from tests.support.failing_table import failing_table
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,20 @@
 """Which tasks a person is asked to score first."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.projects import store as projects
 from app.releases import store as releases
 from app.releases import trials_store
 from app.tasks import feedback
 from app.tasks.feedback import KindScores, KindTrial, Unscored, choose
-from tests.support.api_app import ApiApp, open_api_app
+from tests.support.api_app import ApiApp
 from tests.support.scripted_engine import byte_tokenizer
 from tests.support.served_project import ServedProject
 
@@ -77,12 +74,6 @@ def test_no_task_is_asked_for_twice_and_none_beyond_those_there_are() -> None:
     tasks = unscored(a=3, b=2)
     assert sorted(choose(tasks, {"a": KindScores(3, 1.0)}, {}, 50)) == [0, 1, 2, 3, 4]
     assert choose([], {}, {}, 5) == []
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
 
 
 async def test_the_route_lists_tasks_without_a_score_by_what_they_would_teach(api: ApiApp, tmp_path: Path) -> None:
