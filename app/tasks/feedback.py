@@ -216,8 +216,7 @@ async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -
     trial = await trials_store.current(session, project_id)
     waiting = await _unscored(session, project_id, trial)
     scores = {kind: found for kind, [found] in (await _by_kind(session, project_id, [true()])).items()}
-    sides = await _by_kind(session, project_id, [trial.new, trial.old]) if trial else {}
-    trials = {kind: KindTrial(*found) for kind, found in sides.items()}
+    trials = await trials_by_kind(session, project_id, trial) if trial else {}
     unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in waiting]
     chosen = choose(unscored, scores, trials, limit)
     # answers may be large: they are read of tasks that are shown
@@ -236,6 +235,12 @@ async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -
         }
         found.append(WantedFeedback(**about, **columns(task, WantedFeedback, *about)))
     return found
+
+
+async def trials_by_kind(session: AsyncSession, project_id: UUID, trial: ReleaseTrial) -> dict[str, "KindTrial"]:
+    """The scores of both sides of a trial, of the last 30 days."""
+    sides = await _by_kind(session, project_id, [trial.new, trial.old])
+    return {kind: KindTrial(*found) for kind, found in sides.items()}
 
 
 class KindScores(msgspec.Struct, frozen=True):

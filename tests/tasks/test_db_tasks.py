@@ -175,7 +175,8 @@ async def test_a_task_that_is_cancelled_between_runners_keeps_no_secret_in_its_e
     await calls.end(session, task.id, call)
     await queue.hand_back(session, "me")
     await tasks.request_cancel(session, task.id)
-    [event] = await results.after(session, task.id)
+    event, ended = await results.after(session, task.id)
+    assert (ended.kind, ended.data["state"]) == ("done", "cancelled")
     assert event.data == {"text": "log_in(password='***')\nlog_in(password='***')"}
 
 
