@@ -44,7 +44,10 @@ def match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
         return bool(pairs), shared_end, sum(base[other] in (None, adapted[own]) for own, other in pairs.items())
 
     for tower, modules in _towers(adapted).items():
-        candidates = [(_common_suffix(tower, name), _pair_up(modules, others)) for name, others in towers.items()]
+        candidates = []
+        for name, others in towers.items():
+            pairs = {own: others[place] for place, own in modules.items() if place in others}
+            candidates.append((_common_suffix(tower, name), pairs))
         matches |= max(candidates, key=similarity, default=(0, {}))[1]
     return matches
 
@@ -65,10 +68,6 @@ def _towers(names: Iterable[str]) -> dict[str, dict[str, str]]:
             parent, _, place = name.rpartition(".")
             towers[parent][place] = name
     return towers
-
-
-def _pair_up(own: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    return {own[place]: others[place] for place in own if place in others}
 
 
 def _common_suffix(one: str, other: str) -> int:

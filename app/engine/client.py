@@ -103,7 +103,8 @@ class HttpEngine:
         prove, topology = partial(probe_capabilities, requirements=requirements), topology or Topology()
 
         def monitor(url: str) -> HealthMonitor:
-            return HealthMonitor(Replica(url, limits, self._dispatch), prove, self._checks, self._restore_adapters)
+            replica = Replica(url, limits, lambda: self._dispatcher.dispatch())  # which is made of the servers
+            return HealthMonitor(replica, prove, self._checks, self._restore_adapters)
 
         self._servers = Servers(self.urls, monitor, topology.resolve_seconds, topology.resolve)
         self._dispatcher = Dispatcher(self._servers, everywhere=bool(topology.router))
@@ -258,9 +259,6 @@ class HttpEngine:
             return
         for name, path in self._loaded.items():
             await replica.load(name, path)
-
-    def _dispatch(self) -> None:
-        self._dispatcher.dispatch()
 
 
 async def _unload(name: str, replicas: Sequence[Replica]) -> list[EngineError]:

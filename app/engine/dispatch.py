@@ -107,7 +107,9 @@ class Servers:
         if failures and self.cause != "; ".join(failures):
             log.warning("names of model servers do not resolve", causes=failures)
         self.cause = "; ".join(failures)
-        await self._close_left()
+        for replica in [each for each in self._leaving if not each.in_flight]:  # others complete their requests
+            self._leaving.remove(replica)
+            await replica.close()
         left = self._use([each for url in self._urls for each in self._by_name.get(url, [])])
         for monitor in left:
             await monitor.loop.stop()
@@ -128,12 +130,6 @@ class Servers:
             log.info("the model servers changed", joined=joined, left=[each.replica.url for each in left])
         self._found.set()
         return left
-
-    async def _close_left(self) -> None:
-        """A server that shuts down in order completes its requests first."""
-        for replica in [each for each in self._leaving if not each.in_flight]:
-            self._leaving.remove(replica)
-            await replica.close()
 
 
 class Occupancy(msgspec.Struct, frozen=True):
@@ -289,17 +285,14 @@ class Router:
         """Why no request may be sent; "" if requests may."""
         if self.replica.cause is not None:
             return f"the router {self.replica.url} is out: {self.replica.cause}"
-        unproven = [one for one in self._servers.replicas if _has_failed_proof(one)]
         return "; ".join(
             f"the router {self.replica.url} may send requests to {one.url}, which must not serve: {one.cause} "
             "Restart or remove it"
-            for one in unproven
+            for one in self._servers.replicas
+            if isinstance(
+                one.cause, SettingError | AdapterError
+            )  # one that is down gets no requests from a router
         )
-
-
-def _has_failed_proof(replica: Replica) -> bool:
-    """It answers, but wrongly; one that is down gets no requests from a router."""
-    return isinstance(replica.cause, SettingError | AdapterError)
 
 
 async def _nothing(_: Replica) -> None:

@@ -198,7 +198,7 @@ async def _check_loading(replica: Replica, requirements: ServerRequirements) -> 
     """Loading a directory that does not exist must fail for exactly that reason."""
     nowhere = (requirements.adapters or Path("/nowhere")) / ".capability-none"
     try:
-        await _load(replica, _name(), nowhere)
+        await replica.request_load(_name(), nowhere)
     except EngineRefusalError as error:
         if error.code != HTTPStatus.NOT_FOUND or not _ABSENT.search(str(error)):
             raise SettingError(f"{replica.url} does not load adapters at runtime ({error}): {_RUNTIME}") from error
@@ -229,7 +229,7 @@ async def _rank(replica: Replica, requirements: ServerRequirements) -> tuple[int
 async def _try(replica: Replica, path: Path, rank: int) -> tuple[int | None, str]:
     name = _name()
     try:
-        await _load(replica, name, path)
+        await replica.request_load(name, path)
     except EngineRefusalError as error:
         if error.code == HTTPStatus.NOT_FOUND:
             raise SettingError(
@@ -261,10 +261,6 @@ async def _max_loras(replica: Replica, requirements: ServerRequirements) -> int 
             f"start it with --max-loras {requirements.loras}"
         )
     return int(match[1])
-
-
-async def _load(replica: Replica, name: str, path: Path) -> None:
-    await replica.ask("POST", "/v1/load_lora_adapter", None, {"lora_name": name, "lora_path": str(path)})
 
 
 def _name() -> str:

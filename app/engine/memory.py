@@ -162,7 +162,8 @@ def trained_needs(
     """Of a process that trains an adapter of this rank, whose passes on a CPU keep activations of `kept_tokens`
     tokens, in at most `most_kept` bytes. Weights are read straight into a GPU.
     """
-    widths = sum(map(sum, _linear_shapes(path)))  # a layer keeps its input and what it makes of it
+    linear = (shape for name, shape in _shapes(path).items() if _is_linear(name, shape))
+    widths = sum(map(sum, linear))  # a layer keeps its input and what it makes of it
     adapter = (rank * widths * _TRAINED_BYTES, "the adapter and its optimizer")
     activations = (min(kept_tokens * widths * bytes_per_weight, most_kept), "activations")
     process, count = (_PROCESS, "the process"), weights_in(path)
@@ -191,14 +192,14 @@ def check_fits(
 
 def kept_bytes(path: Path, form: WeightFormat) -> int:
     """Of all weights, once they are packed. Raises as `weights_in`."""
-    shapes = _shapes(path)
     total, tied = weights_in(path), tied_weights(path)
     match form.packing:
         case "none":
             return total * form.bytes_per_weight
         case "copied":
             return (total + tied) * form.bytes_per_weight
-    halved = sum(prod(shape) for name, shape in shapes.items() if _is_linear(name, shape) or name == _OUTPUT)
+    shapes = _shapes(path).items()
+    halved = sum(prod(shape) for name, shape in shapes if _is_linear(name, shape) or name == _OUTPUT)
     return (total - halved) * form.bytes_per_weight + 2 * (halved + tied)
 
 
@@ -255,10 +256,6 @@ def _file_bytes(path: Path) -> int:
 
 def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and _LAYER.search(name) is not None
-
-
-def _linear_shapes(path: Path) -> list[tuple[int, ...]]:
-    return [shape for name, shape in _shapes(path).items() if _is_linear(name, shape)]
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:

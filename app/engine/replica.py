@@ -5,7 +5,7 @@ and by which load and cached prefixes it is chosen.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
@@ -260,7 +260,12 @@ class Replica:
         """
         prompt = list(prompt_ids)
         try:
-            answer = await self._generate(build_request(prompt, model, sampling), control)
+            with self._time_limit(control):
+                # Entered when the model may share a batch with the generations under way.
+                async with self._group_lock.hold(model == BASE) if self._group_lock else nullcontext():
+                    http = self._control_http if control else self._http
+                    body = build_request(prompt, model, sampling)
+                    answer = await self._send(http, "POST", "/v1/completions", CompletionReply, body)
             completion = parse_completion(answer, prompt, self._limits.vocabulary, self.url)
         except ReplicaError as error:
             if not (control and error.code):  # otherwise the loaded weights are at fault
@@ -276,17 +281,6 @@ class Replica:
             self.ejections = 0
         return completion
 
-    async def _generate(self, body: dict[str, Any], control: bool) -> CompletionReply:
-        with self._time_limit(control):
-            async with self._group_slot(body["model"]):
-                http = self._control_http if control else self._http
-                answer: CompletionReply = await self._send(http, "POST", "/v1/completions", CompletionReply, body)
-                return answer
-
-    def _group_slot(self, model: str) -> AbstractAsyncContextManager[None]:
-        """Entered when the model may share a batch with the generations under way."""
-        return self._group_lock.hold(model == BASE) if self._group_lock else nullcontext()
-
     async def models(self) -> list[str]:
         """The models it can generate with now, "base" included, in the order of loading."""
         before = self._revision
@@ -299,17 +293,17 @@ class Replica:
     async def load(self, name: str, path: Path) -> None:
         """Return once it serves `name`. A name always stands for the same weights."""
         if name not in await self.models():
-            await self._load(name, path)
+            try:
+                await self.request_load(name, path)
+            except EngineRefusalError:
+                if name not in await self.models():  # otherwise another process was faster
+                    raise
         self._loaded_here.add(name)
         self._record_names(self.names | {name})
 
-    async def _load(self, name: str, path: Path) -> None:
-        body = {"lora_name": name, "lora_path": str(path)}
-        try:
-            await self.ask("POST", "/v1/load_lora_adapter", None, body)
-        except EngineRefusalError:
-            if name not in await self.models():  # otherwise another process was faster
-                raise
+    async def request_load(self, name: str, path: Path) -> None:
+        """As `load`, which also notes that it serves `name`."""
+        await self.ask("POST", "/v1/load_lora_adapter", None, {"lora_name": name, "lora_path": str(path)})
 
     async def unload(self, name: str) -> None:
         """Safe to repeat."""
