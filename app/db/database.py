@@ -100,21 +100,17 @@ def open_database(
     """
     engine = _engine(url, transaction_seconds, pool_size=connections, json_serializer=to_json)
     event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(session_info(keys)))
-    event.listen(engine.sync_engine, "checkin", _note_use)
+    event.listen(engine.sync_engine, "checkin", lambda _, record: record.info.update({_USED: time.monotonic()}))
     event.listen(
         engine.sync_engine,
         "checkout",
         lambda connection, record, _: _check_idle(connection, record, engine.dialect),
     )
     sessions = sessions_on(engine, keys)
-    if direct_url and direct_url != url:
-        sessions.kw["info"][_UNPOOLED] = _unpooled(direct_url)
+    if direct_url and direct_url != url:  # a connection for each session, for as long as it lasts
+        engine_without_pool = _engine(direct_url, _TRANSACTION_SECONDS, poolclass=NullPool)
+        sessions.kw["info"][_UNPOOLED] = async_sessionmaker(engine_without_pool)
     return Database(engine, sessions)
-
-
-def _unpooled(url: str) -> Sessions:
-    """A connection for each session, for as long as it lasts."""
-    return async_sessionmaker(_engine(url, _TRANSACTION_SECONDS, poolclass=NullPool))
 
 
 def unpooled(sessions: Sessions) -> Sessions:
@@ -213,10 +209,6 @@ def _set_up(connection: Any, idle: str) -> None:
         driver.prepare_threshold = None
     cursor.close()
     connection.autocommit = False
-
-
-def _note_use(_: object, record: ConnectionPoolEntry) -> None:
-    record.info[_USED] = time.monotonic()
 
 
 def _check_idle(connection: Any, record: ConnectionPoolEntry, dialect: Dialect) -> None:

@@ -134,7 +134,10 @@ def _encrypt_all(engine: Engine, keys: KeyRing) -> RotationReport:
                 if key_id_of(value) in (None, newest):
                     continue
                 try:
-                    anew = _encrypted_anew(keys, value)
+                    if isinstance(value, str):
+                        anew: str | bytes = keys.encrypt(keys.decrypt(value))
+                    else:
+                        anew = keys.encrypt_bytes(keys.decrypt_bytes(value))
                 except SettingError:
                     unreadable += 1
                     continue
@@ -158,9 +161,3 @@ def _batches(
         if len(rows) < _BATCH:
             return
         after = rows[-1][:-1]
-
-
-def _encrypted_anew(keys: KeyRing, value: str | bytes) -> str | bytes:
-    if isinstance(value, str):
-        return keys.encrypt(keys.decrypt(value))
-    return keys.encrypt_bytes(keys.decrypt_bytes(value))

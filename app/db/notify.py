@@ -103,12 +103,9 @@ class NotificationListener(Looping):
             elif notification.channel == RELEASES:
                 _call(self._release_callbacks)
             else:
-                self._wake_streams(notification.payload)
-
-    def _wake_streams(self, payload: str) -> None:
-        with suppress(ValueError):  # not an id: sent by someone else
-            for news in self._streams.get(UUID(payload), ()):
-                news.set()
+                with suppress(ValueError):  # not an id: sent by someone else
+                    for news in self._streams.get(UUID(notification.payload), ()):
+                        news.set()
 
     def _wake_all(self) -> None:
         _call(self._task_callbacks)

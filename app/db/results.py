@@ -40,12 +40,10 @@ from app.db import tables
 from app.db.database import execute, pack, to_json
 from app.db.tables import TaskState
 
+_MOST = 5_000  # tasks of a release, the latest
 _APPEND = text("SELECT append_task_events(:task, CAST(:new AS jsonb))")  # waits, numbers, inserts and notifies
 
-
-_DATA = select(tables.TaskEvent.seq, tables.TaskEvent.data).where(
-    tables.TaskEvent.task_id == bindparam("task", type_=Uuid)
-)
+_task = tables.Task
 
 
 class NewEvent(NamedTuple):
@@ -83,7 +81,7 @@ def parameter(new: Iterable[NewEvent]) -> str:
 async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json], Json]) -> None:
     """Replace the data of each event by what `change` makes of it."""
     event = tables.TaskEvent
-    for row in (await execute(session, _DATA, {"task": task_id})).all():
+    for row in (await session.execute(select(event.seq, event.data).where(event.task_id == task_id))).all():
         if (changed := change(row.data)) != row.data:
             await session.execute(
                 update(event).where(event.task_id == task_id, event.seq == row.seq).values(data=changed)
@@ -136,8 +134,7 @@ async def used(session: AsyncSession, task_id: UUID) -> dict[str, int]:
     return {name: int(value) for name, value in row._mapping.items()}
 
 
-_trajectory = tables.Trajectory
-_new = insert(_trajectory).values(
+_new = insert(tables.Trajectory).values(
     id=bindparam("new_id", type_=Uuid),
     task_id=bindparam("of_task", type_=Uuid),
     project_id=bindparam("of_project", type_=Uuid),
@@ -220,21 +217,20 @@ def proven(tasks: FromClause = tables.Task.__table__) -> ColumnElement[Any]:
     return case((by_judge, null()), else_=tasks.c.score)
 
 
-def independent(author: UUID | None, tasks: FromClause = tables.Task.__table__) -> ColumnElement[Any]:
+def independent(author: UUID | None) -> ColumnElement[Any]:
     """SQL: as `proven`, but for good scores that the key `author` gave itself the one that they replaced."""
     if author is None:
-        return proven(tasks)
-    own = (tasks.c.scored_by == author) & (tasks.c.score >= GOOD)
-    replaced = case((tasks.c.judged_by.is_(None), tasks.c.overruled_score), else_=null())
-    return case((own, replaced), else_=proven(tasks))
+        return proven()
+    own = and_(_task.scored_by == author, _task.score >= GOOD)
+    replaced = case((_task.judged_by.is_(None), _task.overruled_score), else_=null())
+    return case((own, replaced), else_=proven())
 
 
-def executed(tasks: FromClause = tables.Task.__table__) -> ColumnElement[Any]:
-    """SQL: a row of `tasks` is done, or failed as its agent did nothing; not as it could not be executed."""
-    columns = tasks.c
-    without_calls = and_(columns.calls == 0, columns.skill_run.is_(None), columns.stop.in_([*LIMITS]))
-    nothing_done = or_(columns.stop == Stop.NOTHING_DONE, without_calls)
-    return func.coalesce(or_(columns.state == TaskState.DONE, nothing_done), false())
+def executed() -> ColumnElement[Any]:
+    """SQL: a task is done, or failed as its agent did nothing; not as it could not be executed."""
+    without_calls = and_(_task.calls == 0, _task.skill_run.is_(None), _task.stop.in_([*LIMITS]))
+    nothing_done = or_(_task.stop == Stop.NOTHING_DONE, without_calls)
+    return func.coalesce(or_(_task.state == TaskState.DONE, nothing_done), false())
 
 
 class TaskMeasures(NamedTuple):
@@ -268,11 +264,6 @@ def measures(tasks: FromClause) -> TaskMeasures:
         error=case((wrong, 1.0), else_=0.0),
         is_done=columns.state == TaskState.DONE,
     )
-
-
-_MOST = 5_000  # tasks of a release, the latest
-
-_task = tables.Task
 
 
 class ValueSums(NamedTuple):
@@ -320,6 +311,6 @@ UNLABELLED = "instruction "
 
 
 def kind(columns: ReadOnlyColumnCollection[str, ColumnElement[Any]]) -> ColumnElement[str]:
-    """As `holdout.kind_of`, with a hash for the instruction of a task without a scenario."""
+    """As `app.projects.settings.kind_of`, with a hash for the instruction of a task without a scenario."""
     words = func.btrim(func.regexp_replace(func.lower(columns.instruction), r"\s+", " ", "g"))
     return func.coalesce(columns.scenario, func.concat(UNLABELLED, func.md5(words)))
