@@ -204,8 +204,8 @@ def drop_advice() -> dict[str, Advice]:
 
 
 def _inline(text: str) -> Markup:
-    html = manual.render(text, manual.served_at).html.strip()
-    return Markup(html.removeprefix("<p>").removesuffix("</p>"))  # of the manual, which is ours
+    html, _ = manual.render(text, manual.served_at)
+    return Markup(html.strip().removeprefix("<p>").removesuffix("</p>"))  # of the manual, which is ours
 
 
 _RUNS = 30

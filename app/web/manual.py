@@ -31,6 +31,22 @@ from pygments.util import ClassNotFound
 
 from app.base.errors import NotFoundError
 
+ROOT = "/manual"
+DIRECTORY = Path(__file__).parents[1] / "manual"
+INDEX = "README"  # as code hosts show it for the folder
+_IMAGES = "images/"
+_SITE = DIRECTORY / "site"
+_TEMPLATES = Environment(loader=FileSystemLoader(_SITE), autoescape=True, undefined=StrictUndefined)
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+_HEADING_WEIGHT = 4
+_PREFIX_WEIGHT = 0.3  # weight of a prefix match
+_K1, _B = 1.2, 0.75  # BM25, as Robertson and Zaragoza (2009) suggest
+_CONTEXT = 90  # characters on each side of the first hit
+
 Resolve = Callable[[str], str | None]
 """The address that a link or an image of a page has when served; None for a file that is not."""
 
@@ -44,18 +60,13 @@ class Section(msgspec.Struct, frozen=True):
     text: str
 
 
-class Document(msgspec.Struct, frozen=True):
-    html: str
-    sections: Sequence[Section]  # the first one has the page's title
+def render(text: str, resolve: Resolve) -> tuple[str, list[Section]]:
+    """The HTML of a page and its sections, of which the first has its title. HTML in the source is shown as text.
 
-
-def render(text: str, resolve: Resolve) -> Document:
-    """Render a page. HTML in the source is shown as text.
-
-    >>> page = render("# Tea\\nSee [milk](milk.md).\\n## On `ice`\\n", {"milk.md": "/milk"}.get)
-    >>> [(each.anchor, each.heading, each.text) for each in page.sections]
+    >>> html, sections = render("# Tea\\nSee [milk](milk.md).\\n## On `ice`\\n", {"milk.md": "/milk"}.get)
+    >>> [(each.anchor, each.heading, each.text) for each in sections]
     [('tea', 'Tea', 'See milk.'), ('on-ice', 'On ice', '')]
-    >>> "<a href=\\"/milk\\">milk</a>" in page.html
+    >>> "<a href=\\"/milk\\">milk</a>" in html
     True
     """
     parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlight}).enable("table")
@@ -63,18 +74,12 @@ def render(text: str, resolve: Resolve) -> Document:
     parser.add_render_rule("table_close", _close_table)
     tokens = parser.parse(text)
     sections = _sections(tokens)
-    _add_anchors(tokens, sections)
+    headings = [token for token in tokens if token.type == "heading_open"]
+    for heading, section in zip(headings, sections, strict=True):
+        heading.attrSet("id", section.anchor)
     for token in tokens:
         _resolve_links(token.children or [], resolve)
-    return Document(parser.renderer.render(tokens, parser.options, {}), sections)
-
-
-def styles() -> str:
-    """The colors of code, on light and on dark pages."""
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".code")
-    return (
-        f"{HtmlFormatter(style='tango').get_style_defs('.code')}\n@media (prefers-color-scheme: dark) {{{dark}}}\n"
-    )
+    return parser.renderer.render(tokens, parser.options, {}), sections
 
 
 def _sections(tokens: Sequence[Token]) -> list[Section]:
@@ -108,12 +113,6 @@ def _plain(token: Token) -> str:
     return "".join(
         " " if each.type in ("softbreak", "hardbreak") else each.content for each in token.children or []
     )
-
-
-def _add_anchors(tokens: Sequence[Token], sections: Sequence[Section]) -> None:
-    headings = [token for token in tokens if token.type == "heading_open"]
-    for token, section in zip(headings, sections, strict=True):
-        token.attrSet("id", section.anchor)
 
 
 def _resolve_links(tokens: Sequence[Token], resolve: Resolve) -> None:
@@ -150,20 +149,12 @@ def _close_table(self: RendererHTML, tokens: Sequence[Token], place: int, option
     return f"{self.renderToken(tokens, place, options, {})}</div>"
 
 
-_HEADING_WEIGHT = 4
-_PREFIX_WEIGHT = 0.3  # weight of a prefix match
-_K1, _B = 1.2, 0.75  # BM25, as Robertson and Zaragoza (2009) suggest
-_CONTEXT = 90  # characters on each side of the first hit
-
-
 class Entry(msgspec.Struct, frozen=True):
     """A section in the index."""
 
     page: str
     title: str  # of its page
-    anchor: str
-    heading: str
-    text: str
+    section: Section
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -182,10 +173,10 @@ class SearchIndex:
     def find(self, query: str, limit: int = 20) -> list[SearchHit]:
         """The sections with every word of the query, best first.
 
-        >>> first, second = Entry("a", "A", "x", "Swap", "It is loaded."), Entry("b", "B", "y", "Roll", "Swaps")
-        >>> index = SearchIndex([first, second])
-        >>> [each.entry.anchor for each in index.find("swap")]
-        ['x', 'y']
+        >>> first, second = Section(1, "x", "Swap", "It is loaded."), Section(1, "y", "Roll", "Swaps")
+        >>> index = SearchIndex([Entry("a", "A", first), Entry("b", "B", second)])
+        >>> [each.entry.page for each in index.find("swap")]
+        ['a', 'b']
         >>> index.find("loaded")[0].excerpt
         [('It is ', False), ('loaded', True), ('.', False)]
         """
@@ -194,9 +185,8 @@ class SearchIndex:
             return []
         scores = [self._score(words, counts) for counts in self._counts]
         best = sorted((place for place, score in enumerate(scores) if score), key=lambda place: -scores[place])
-        return [
-            SearchHit(self._entries[place], _excerpt(self._entries[place].text, words)) for place in best[:limit]
-        ]
+        found = [self._entries[place] for place in best[:limit]]
+        return [SearchHit(entry, _excerpt(entry.section.text, words)) for entry in found]
 
     def _score(self, words: Sequence[str], counts: Counter[str]) -> float:
         """0.0 if a word is missing."""
@@ -220,8 +210,8 @@ def _words(text: str) -> list[str]:
 
 
 def _count(entry: Entry) -> Counter[str]:
-    counts = Counter(_words(entry.text))
-    for word in _words(f"{entry.heading} {entry.title}"):
+    counts = Counter(_words(entry.section.text))
+    for word in _words(f"{entry.section.heading} {entry.title}"):
         counts[word] += _HEADING_WEIGHT
     return counts
 
@@ -246,12 +236,6 @@ def _excerpt(text: str, words: Sequence[str]) -> list[tuple[str, bool]]:
     return [piece for piece in [*pieces, (shown[rest:], False)] if piece[0]]
 
 
-ROOT = "/manual"
-DIRECTORY = Path(__file__).parents[1] / "manual"
-INDEX = "README"  # as code hosts show it for the folder
-_IMAGES = "images/"
-
-
 class ManualPage(msgspec.Struct, frozen=True):
     name: str
     path: str
@@ -274,12 +258,8 @@ def load_manual(generated: Mapping[str, str]) -> Manual:
     """Read and render every page: a fraction of a second. `generated` is the Markdown of further ones by name."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in DIRECTORY.glob("*.md")} | dict(generated)
     order = sorted(sources, key=lambda name: (name != INDEX, sources[INDEX].find(f"]({name}.md)")))
-    pages = {name: _page(name, sources[name]) for name in order}
-    entries = [
-        Entry(page.path, page.title, section.anchor, section.heading, section.text)
-        for page in pages.values()
-        for section in page.sections
-    ]
+    pages = {name: ManualPage(name, _path(name), *render(sources[name], served_at)) for name in order}
+    entries = [Entry(page.path, page.title, each) for page in pages.values() for each in page.sections]
     return Manual(pages, SearchIndex(entries))
 
 
@@ -306,43 +286,12 @@ def _path(name: str) -> str:
     return ROOT if name == INDEX else f"{ROOT}/{name}"
 
 
-def _page(name: str, source: str) -> ManualPage:
-    document = render(source, served_at)
-    return ManualPage(name, _path(name), document.html, document.sections)
-
-
-_HERE = DIRECTORY / "site"
-_TEMPLATES = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-
-
-def page_html(manual: Manual, name: str) -> str:
-    """Raises KeyError for an unknown page."""
-    names = list(manual.pages)
-    place = names.index(name)
-    return _TEMPLATES.get_template("page.html").render(
-        manual=manual,
-        page=manual.pages[name],
-        query="",
-        previous=manual.pages[names[place - 1]] if place else None,
-        following=manual.pages[names[place + 1]] if place + 1 < len(names) else None,
-    )
-
-
-def search_html(manual: Manual, query: str) -> str:
-    found = manual.index.find(query)
-    return _TEMPLATES.get_template("search.html").render(manual=manual, page=None, query=query, found=found)
-
-
 @cache
 def stylesheet() -> str:
-    return styles() + (_HERE / "style.css").read_text(encoding="utf-8")
-
-
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
+    """With the colors of code, on light and on dark pages."""
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".code") for name in ("tango", "github-dark"))
+    own = (_SITE / "style.css").read_text(encoding="utf-8")
+    return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{own}"
 
 
 def manual_routes(generated: Callable[[Litestar], Mapping[str, str]]) -> list[Router | HTTPRouteHandler]:
@@ -354,18 +303,16 @@ def manual_routes(generated: Callable[[Litestar], Mapping[str, str]]) -> list[Ro
 
     @get(ROOT, include_in_schema=False, sync_to_thread=True)
     def show_index(request: Request[Any, Any, Any]) -> Response[str]:
-        return _html(page_html(manual(request.app), INDEX))
+        return _page(manual(request.app), INDEX)
 
     @get(f"{ROOT}/{{name:str}}", include_in_schema=False, sync_to_thread=True)
     def show_page(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[str]:
-        found: Manual = manual(request.app)
-        if name not in found.pages:
-            raise NotFoundError(f"the manual has no page {name!r}: {ROOT} lists them")
-        return _html(page_html(found, name))
+        return _page(manual(request.app), name)
 
     @get(f"{ROOT}/search", include_in_schema=False, sync_to_thread=True)
     def search(request: Request[Any, Any, Any], q: FromQuery[str] = "") -> Response[str]:
-        return _html(search_html(manual(request.app), q[:200]))
+        query, found = q[:200], manual(request.app)
+        return _html("search.html", manual=found, page=None, query=query, found=found.index.find(query))
 
     @get(f"{ROOT}/style.css", include_in_schema=False, sync_to_thread=True)
     def show_styles() -> Response[str]:
@@ -377,5 +324,15 @@ def manual_routes(generated: Callable[[Litestar], Mapping[str, str]]) -> list[Ro
     return [show_index, show_page, search, show_styles, images]
 
 
-def _html(text: str) -> Response[str]:
+def _page(manual: Manual, name: str) -> Response[str]:
+    if name not in manual.pages:
+        raise NotFoundError(f"the manual has no page {name!r}: {ROOT} lists them")
+    pages, place = list(manual.pages.values()), list(manual.pages).index(name)
+    previous = pages[place - 1] if place else None
+    following = pages[place + 1] if place + 1 < len(pages) else None
+    return _html("page.html", manual=manual, page=pages[place], query="", previous=previous, following=following)
+
+
+def _html(template: str, **values: object) -> Response[str]:
+    text = _TEMPLATES.get_template(template).render(**values)
     return Response(text, media_type=MediaType.HTML, headers=_HEADERS)
