@@ -13,6 +13,8 @@ import msgspec
 
 HEIGHT = 160.0  # pixels of the area between the axes
 _LABEL_ROOM = 7.0  # percent of the width that the label of a mark takes
+_MOST_TICKS = 6
+_SHARE = 0.72  # of its place that a column is wide
 _HOUR, _DAY = 3_600.0, 86_400.0
 
 
@@ -138,7 +140,7 @@ def number_axis(values: Iterable[float], text: Callable[[float], str], *, zero: 
     return Axis(ticks[0][0], ticks[-1][0], ticks)
 
 
-def time_axis(since: datetime, until: datetime, most: int = 6) -> Axis:
+def time_axis(since: datetime, until: datetime) -> Axis:
     """An axis of times in UTC, as seconds, with ticks at the beginning of some days, or hours of a short time.
 
     >>> axis = time_axis(datetime(2026, 1, 30, 12, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC))
@@ -150,7 +152,7 @@ def time_axis(since: datetime, until: datetime, most: int = 6) -> Axis:
     """
     low, high = since.timestamp(), until.timestamp()
     unit = _DAY if high - low > 2 * _DAY else _HOUR
-    step = max(1, ceil((high - low) / unit / most)) * unit
+    step = max(1, ceil((high - low) / unit / _MOST_TICKS)) * unit
     first = ceil(low / step if unit == _HOUR else low / unit) * (step if unit == _HOUR else unit)
     times = [first + number * step for number in range(int((high - first) // step) + 1)]
     ticks = tuple((time, _tick(datetime.fromtimestamp(time, UTC), unit)) for time in times)
@@ -228,10 +230,6 @@ def _round_step(rough: float) -> float:
     return next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.9999)
 
 
-_MOST_TICKS = 6
-_SHARE = 0.72  # of its place that a column is wide
-
-
 class Column(msgspec.Struct, frozen=True):
     """What is above one label: a value for each series."""
 
@@ -271,16 +269,14 @@ def column_chart(
         for series, (value, top) in enumerate(zip(column.values, tops, strict=True), start=1):
             if value:
                 title = f"{column.label}: {text(value)} {names[series - 1]}"
-                y, height = (1 - axis.share(top)) * HEIGHT, (axis.share(top) - axis.share(top - value)) * HEIGHT
-                parts.append(
-                    DrawnColumn(series, round(x, 2), round(width, 2), round(y, 1), round(height, 1), title)
-                )
+                height = round((axis.share(top) - axis.share(top - value)) * HEIGHT, 1)
+                parts.append(DrawnColumn(series, round(x, 2), round(width, 2), _down(axis, top), height, title))
     return ColumnChart(
         label=label,
         names=names,
         parts=parts,
         x_ticks=_ticks(columns, place),
-        y_ticks=[(round((1 - axis.share(value)) * HEIGHT, 1), shown) for value, shown in axis.ticks],
+        y_ticks=[(_down(axis, value), shown) for value, shown in axis.ticks],
     )
 
 
