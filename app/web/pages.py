@@ -131,18 +131,15 @@ async def visit_project(visit: Visit, session: AsyncSession, project_id: UUID) -
 def page(visit: Visit, template: str, *, status: int = 200, **values: object) -> Response[str]:
     """The page of a template, which finds the visit as `visit` and each of the `values` by its name."""
     html = render(template, visit=visit, **values)
-    cookies = [*shown(visit.notice), *_remembered(visit)]
+    cookies = [*shown(visit.notice)]
+    if visit.chosen:  # the project that is the next one's without a name in its address
+        cookies.append(Cookie(key=_PROJECT_COOKIE, value=visit.chosen.name, **_COOKIE))
     return Response(html, status_code=status, media_type=MediaType.HTML, cookies=cookies)
 
 
 def after_change(address: str, notice: str) -> Redirect:
     """Go on to a page that tells what has been done."""
     return Redirect(address, status_code=303, cookies=kept(notice))
-
-
-def _remembered(visit: Visit) -> Sequence[Cookie]:
-    """The project that is the next one's without a name in its address."""
-    return [Cookie(key=_PROJECT_COOKIE, value=visit.chosen.name, **_COOKIE)] if visit.chosen else []
 
 
 def _address(path: str, query: dict[str, str]) -> str:

@@ -147,7 +147,9 @@ def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Respons
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _answer_unexpected(request, error)
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
-        return answer(status, error_name(status), _refused_method(request, error), headers=_allowed(error))
+        methods = ", ".join(sorted((error.headers or {}).get("allow", "").split(", ")))  # always in one order
+        refused = f"{request.url.path} does not know {request.method}: use {methods}"
+        return answer(status, error_name(status), refused, headers={"Allow": methods})
     name = error_name(status)
     first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
     if not isinstance(first, dict):
@@ -158,15 +160,6 @@ def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Respons
         return answer(status, name, _CLEARER.get(message, message), headers=error.headers)
     field = _PUBLIC_NAMES.get(key, key) if isinstance(key, str) else None
     return answer(status, name, f"{field}: {message}" if field else message, field=field, headers=error.headers)
-
-
-def _allowed(error: HTTPException) -> dict[str, str]:
-    """The methods of the resource, in an order that is always the same."""
-    return {"Allow": ", ".join(sorted((error.headers or {}).get("allow", "").split(", ")))}
-
-
-def _refused_method(request: AnyRequest, error: HTTPException) -> str:
-    return f"{request.url.path} does not know {request.method}: use {_allowed(error)['Allow']}"
 
 
 def _answer_invalid_utf8(_: AnyRequest, error: UnicodeDecodeError) -> Response[Problem]:
