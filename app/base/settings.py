@@ -28,6 +28,28 @@ Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 EngineDtype = Literal["auto", "float32", "bfloat16", "int8"]
 
+_PREFIX = "SAGE_"
+_OF_COMMANDS = {"SAGE_URL", "SAGE_KEY"}
+_PLAIN = {  # names that other tools also set
+    "database_url",
+    "database_direct_url",
+    "broker_url",
+    "engine_urls",
+    "embeddings_url",
+    "otel_exporter_otlp_endpoint",
+    "notify_socket",
+}
+_HTTP = {
+    "engine_urls",
+    "engine_router_url",
+    "rollout_engine_urls",
+    "embeddings_url",
+    "model_url",
+    "otel_exporter_otlp_endpoint",
+}
+_EXAMPLE = '{"enable_thinking": false}'
+_OF_EACH_PROMPT = {"messages", "tools", "documents", "add_generation_prompt"}  # variables that the server sets
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Each field is read from SAGE_<NAME>, URLs that other tools also set from <NAME>."""
@@ -296,13 +318,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Raises SettingError with the name of the variable that has an invalid value."""
         settings = cls(**values_in(env, cls.__annotations__))
-        check_servers(
-            settings.engine_urls,
-            settings.engine_router_url,
-            settings.engine_dns_seconds,
-            separate_base=settings.engine_separate_base,
-            sleep=settings.engine_sleep != "never",
-        )
+        settings._check_servers()
         return settings
 
     @classmethod
@@ -311,18 +327,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         found = unread_variables(env, cls.__annotations__)
         return [f"{variable} is no setting, and is not read: {hint}" for variable, hint in found.items()]
 
-
-_PREFIX = "SAGE_"
-_OF_COMMANDS = {"SAGE_URL", "SAGE_KEY"}
-_PLAIN = {  # names that other tools also set
-    "database_url",
-    "database_direct_url",
-    "broker_url",
-    "engine_urls",
-    "embeddings_url",
-    "otel_exporter_otlp_endpoint",
-    "notify_socket",
-}
+    def _check_servers(self) -> None:
+        """Raises SettingError for a setting of model servers that excludes another."""
+        router, seconds = self.engine_router_url, self.engine_dns_seconds
+        if len(urls_in(router)) > 1:
+            raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: name one router")
+        if router and not self.engine_urls:
+            raise SettingError(
+                f"SAGE_ENGINE_ROUTER_URL={router!r}: set ENGINE_URLS to the model servers behind it"
+            )
+        if router and self.engine_separate_base:
+            raise SettingError(
+                f"SAGE_ENGINE_ROUTER_URL={router!r}: a router cannot keep requests apart; unset it, or "
+                "SAGE_ENGINE_SEPARATE_BASE"
+            )
+        if seconds and not self.engine_urls:
+            raise SettingError(f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: set ENGINE_URLS to the names to resolve")
+        if seconds and self.engine_sleep != "never":
+            raise SettingError(
+                f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: only model servers that are named one by one can sleep; "
+                "set it to 0, or SAGE_ENGINE_SLEEP to never"
+            )
+        if seconds and any(url.lower().startswith("https:") for url in urls_in(self.engine_urls)):
+            raise SettingError(
+                f"ENGINE_URLS={self.engine_urls!r}: certificates name no addresses, so with "
+                "SAGE_ENGINE_DNS_SECONDS write http://"
+            )
 
 
 def values_in(env: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,19 +398,6 @@ def variable_of(name: str) -> str:
     return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
 
 
-_HTTP = {
-    "engine_urls",
-    "engine_router_url",
-    "rollout_engine_urls",
-    "embeddings_url",
-    "model_url",
-    "otel_exporter_otlp_endpoint",
-}
-_PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
-_EXAMPLE = '{"enable_thinking": false}'
-_OF_EACH_PROMPT = {"messages", "tools", "documents", "add_generation_prompt"}  # variables that the server sets
-
-
 def check_value(name: str, variable: str, value: str) -> None:
     """Raises SettingError for a value that does not fit the setting of this name."""
     if name in _HTTP and value and not are_http(value):
@@ -390,16 +407,13 @@ def check_value(name: str, variable: str, value: str) -> None:
             networks_in(value)
         except ValueError as error:
             raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
-    if name == "chat_template_kwargs":
-        try:
+    try:
+        if name == "chat_template_kwargs":
             object_in(value)
-        except ValueError as error:
-            raise SettingError(f"{variable}={value!r}: {error}") from error
-    if name in _PARTS:
-        try:
-            plugins.find(_PARTS[name], value)
-        except InvalidError as error:
-            raise SettingError(f"{variable}={value!r}: {error}") from error
+        if name == "retrieval":
+            plugins.find("sage.retrieval", value)
+    except (ValueError, InvalidError) as error:
+        raise SettingError(f"{variable}={value!r}: {error}") from error
 
 
 def from_text(kind: type, text: str) -> object:
@@ -449,30 +463,6 @@ def are_http(text: str) -> bool:
     (True, False, False, False)
     """
     return bool(urls_in(text)) and all(map(_is_http, urls_in(text)))
-
-
-def check_servers(urls: str, router: str, seconds: float, *, separate_base: bool, sleep: bool) -> None:
-    """`seconds` are between resolutions of the names in `urls`. Raises SettingError for what excludes another."""
-    if len(urls_in(router)) > 1:
-        raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: name one router")
-    if router and not urls:
-        raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: set ENGINE_URLS to the model servers behind it")
-    if router and separate_base:
-        raise SettingError(
-            f"SAGE_ENGINE_ROUTER_URL={router!r}: a router cannot keep requests apart; unset it, or "
-            "SAGE_ENGINE_SEPARATE_BASE"
-        )
-    if seconds and not urls:
-        raise SettingError(f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: set ENGINE_URLS to the names to resolve")
-    if seconds and sleep:
-        raise SettingError(
-            f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: only model servers that are named one by one can sleep; set it "
-            "to 0, or SAGE_ENGINE_SLEEP to never"
-        )
-    if seconds and any(url.lower().startswith("https:") for url in urls_in(urls)):
-        raise SettingError(
-            f"ENGINE_URLS={urls!r}: certificates name no addresses, so with SAGE_ENGINE_DNS_SECONDS write http://"
-        )
 
 
 def _is_http(url: str) -> bool:
