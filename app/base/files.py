@@ -14,6 +14,10 @@ from tempfile import mkdtemp
 
 from app.base.errors import ConflictError, SettingError, StorageError
 
+PARTIAL = ".partial-"
+"""Prefix of what becomes an adapter, or part of a backup."""
+_OWNER = ".owner"  # locked while its process lives
+_UNOWNED_SECONDS = 86_400.0  # until one that names no owner is taken for left behind
 _UNSUPPORTED = (errno.EBADF, errno.EINVAL)  # what file systems answer that cannot sync directories
 
 
@@ -34,12 +38,6 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-PARTIAL = ".partial-"
-"""Prefix of what becomes an adapter, or part of a backup."""
-_OWNER = ".owner"  # locked while its process lives
-_UNOWNED_SECONDS = 86_400.0  # until one that names no owner is taken for left behind
 
 
 @contextmanager
@@ -97,11 +95,8 @@ def exclusive_lock(path: Path, taken: ConflictError) -> Iterator[None]:
         yield
 
 
-_NAME = "admin.key"
-
-
 def admin_key_file(data_dir: Path) -> Path:
-    return data_dir / _NAME
+    return data_dir / "admin.key"
 
 
 def read_admin_key(data_dir: Path) -> str | None:
@@ -139,11 +134,15 @@ def _place(port: int) -> Path:
 
 
 def write_admin_key(data_dir: Path, secret: str) -> None:
-    """Replaces an older one. Raises StorageError if it cannot be written."""
-    path = admin_key_file(data_dir)
+    """Raises as `write_private`."""
+    write_private(admin_key_file(data_dir), f"{secret}\n")
+
+
+def write_private(path: Path, text: str) -> None:
+    """A file that only this user can read, in place of an older one. Raises StorageError."""
     try:
         path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"{secret}\n")
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise StorageError(f"{path} cannot be written ({error.strerror}): check SAGE_DATA_DIR") from error

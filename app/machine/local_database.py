@@ -4,7 +4,6 @@ started with.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -16,13 +15,18 @@ import click
 import msgspec
 from sqlalchemy import make_url
 
-from app.base.errors import ConflictError, DatabaseError, SettingError, StorageError
-from app.base.files import exclusive_lock
+from app.base.errors import ConflictError, DatabaseError, SettingError
+from app.base.files import exclusive_lock, write_private
 from app.base.loop import Loop
 from app.base.settings import Settings
 from app.db import postgres
 from app.db.encrypted_rows import prepare_secrets
 from app.db.migrate import migrate
+
+_WATCH_SECONDS = 1.0
+_RETRY_SECONDS = 3.0
+
+T = TypeVar("T")
 
 
 class DataDirLockedError(ConflictError):
@@ -76,12 +80,7 @@ class RunningSettings(msgspec.Struct, frozen=True, kw_only=True):
 def noted_settings(settings: Settings) -> Iterator[None]:
     """Has `RunningSettings.find` find them meanwhile. Raises StorageError if the file cannot be written."""
     path = _file(settings.data_dir)
-    try:
-        path.unlink(missing_ok=True)  # of a process that was killed
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(RunningSettings.of(settings)))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written ({error.strerror}): check SAGE_DATA_DIR") from error
+    write_private(path, msgspec.json.encode(RunningSettings.of(settings)).decode())
     try:
         yield
     finally:
@@ -90,12 +89,6 @@ def noted_settings(settings: Settings) -> Iterator[None]:
 
 def _file(data_dir: Path) -> Path:
     return data_dir / "up.json"
-
-
-_WATCH_SECONDS = 1.0
-_RETRY_SECONDS = 3.0
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
