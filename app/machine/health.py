@@ -25,6 +25,11 @@ from app.releases import hosted_models, manifest_store
 from app.releases import store as releases
 from app.web.server import Shutdown
 
+log = structlog.get_logger(__name__)
+
+_SECONDS: Final = 30.0  # between looks for documents whose operations are not known yet
+_Version = tuple[str, str, bytes]  # of an API: its name, its document, and how that is presented
+
 
 class RunnerError(AppError):
     """No runner can execute tasks."""
@@ -48,31 +53,24 @@ def readiness_checks(sessions: Sessions, disk: DiskSpace, shutdown: Shutdown) ->
     async def check_disk() -> str:
         if shortage := await disk.shortage():
             raise PartError(shortage)
-        return await check_part(sessions, runners.DISK)
+        return await check_runners(sessions, runners.DISK)
 
     return {
         "process": check_process,
         "runners": lambda: check_runners(sessions),
-        "claims": lambda: check_part(sessions, runners.CLAIMS),
-        "sandbox": lambda: check_part(sessions, runners.SANDBOX),
+        "claims": lambda: check_runners(sessions, runners.CLAIMS),
+        "sandbox": lambda: check_runners(sessions, runners.SANDBOX),
         "disk": check_disk,
-        "host": lambda: check_part(sessions, runners.HOST),
+        "host": lambda: check_runners(sessions, runners.HOST),
         "notifications": lambda: _check_loops(sessions, notify.PART),
         BACKGROUND: lambda: _check_loops(sessions, BACKGROUND),
     }
 
 
-async def check_runners(sessions: Sessions) -> str:
-    """Raises RunnerError if no live runner can execute tasks. Returns what is wrong with others."""
-    live = await _live(sessions)
-    faults = [f"{_name(each)}: {each.error}" for each in live if each.error]
-    if len(faults) == len(live):
-        raise RunnerError("; ".join(faults))
-    return "; ".join(faults)
-
-
-async def check_part(sessions: Sessions, part: str) -> str:
-    """Raises RunnerError if this part works in no live runner. Returns what is wrong with some."""
+async def check_runners(sessions: Sessions, part: str | None = None) -> str:
+    """Raises RunnerError if no live runner can execute tasks, or this part works in none. Returns what is wrong
+    with some.
+    """
     live = await _live(sessions)
     faults = _faults(live, part)
     if len(faults) == len(live):
@@ -116,18 +114,10 @@ async def _live(sessions: Sessions) -> Sequence[tables.RunnerProcess]:
     return staying
 
 
-def _faults(live: Sequence[tables.RunnerProcess], part: str) -> list[str]:
-    return [f"{_name(each)}: {each.faults[part]}" for each in live if part in each.faults]
-
-
-def _name(runner: tables.RunnerProcess) -> str:
-    return f"{runner.host} (pid {runner.pid})"
-
-
-log = structlog.get_logger(__name__)
-
-_SECONDS: Final = 30.0  # between looks for documents whose operations are not known yet
-_Version = tuple[str, str, bytes]  # of an API: its name, its document, and how that is presented
+def _faults(live: Sequence[tables.RunnerProcess], part: str | None) -> list[str]:
+    """Of a part, or what keeps a runner from executing tasks."""
+    found = ((each, each.error if part is None else each.faults.get(part)) for each in live)
+    return [f"{each.host} (pid {each.pid}): {fault}" for each, fault in found if fault]
 
 
 class ScopeCheck(Looping):
