@@ -144,12 +144,12 @@ def doctor_command() -> None:
 @click.option("--pool", default="vllm", show_default=True, help="llm-d: the InferencePool of the model servers")
 @click.option("--base", default="base", show_default=True, help="the label that names the model of their pods")
 @click.option("--adapters", help="the adapter directory, as model servers see it [default: as here]")
-def manifests_command(**options: str | None) -> None:
+def manifests_command(kind: str, project: str | None, adapters: str | None, **names: str) -> None:
     """Print Kubernetes objects that tell a router which adapters serve."""
     from app.machine.manifests import served_manifests  # noqa: PLC0415
 
     settings = Settings.from_env()
-    text = asyncio.run(served_manifests(settings, **options))
+    text = asyncio.run(served_manifests(settings, kind=kind, project=project, adapters=adapters, **names))
     click.echo(text or "# no release serves an adapter", nl=not text)
 
 
