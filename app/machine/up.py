@@ -25,7 +25,7 @@ from app.base.files import admin_key_file, noted_place, read_admin_key, write_ad
 from app.base.model_catalog import CATALOG, models_dir, pulled
 from app.base.processes import Port, base_url, check_ports, python_module
 from app.base.settings import Settings, urls_in
-from app.base.values import BASE, Json, shown_model
+from app.base.values import BASE, shown_model
 from app.db.database import open_database
 from app.engine.hosted.client import Abilities, Remedies
 from app.engine.hosted.probe import probe
@@ -139,24 +139,18 @@ async def register_demo(url: str, services: str) -> DemoIndex:
 
     `url` is the database. Raises ApiDocumentError if the services do not answer.
     """
+    place = f"{services}/demo"
     async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
-        index = await _fetch_index(client, f"{services}/demo")
+        try:
+            answer = await client.get(place)
+            index = msgspec.json.decode(answer.raise_for_status().content, type=DemoIndex)
+        except (httpx.HTTPError, msgspec.MsgspecError) as error:
+            raise ApiDocumentError(
+                f"{place} cannot be read ({error}): set SAGE_DEMO_PORT to a free port"
+            ) from error
         documents = {
             api: (source, await fetch_document(client, source)) for api, source in index.documents.items()
         }
-    await _put(url, documents)
-    return index
-
-
-async def _fetch_index(client: httpx.AsyncClient, url: str) -> DemoIndex:
-    try:
-        answer = await client.get(url)
-        return msgspec.json.decode(answer.raise_for_status().content, type=DemoIndex)
-    except (httpx.HTTPError, msgspec.MsgspecError) as error:
-        raise ApiDocumentError(f"{url} cannot be read ({error}): set SAGE_DEMO_PORT to a free port") from error
-
-
-async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> None:
     async with open_database(url) as database, database.sessions.begin() as session:
         project = await projects.by_name(session, PROJECT)
         serving = await manifest.lock_active(session, project.id)
@@ -169,6 +163,7 @@ async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> N
         now = await manifest_store.api_tools(session, project.id)
         changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
         await manifest.update_tools(session, serving, changed, manifest.SERVER)
+    return index
 
 
 def first_task(address: str, task: dict[str, str]) -> list[str]:
