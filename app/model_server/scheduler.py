@@ -147,7 +147,7 @@ class KvMemory:
 
     def __init__(self, cache: PagedCache) -> None:
         self._cache = cache
-        self.prefixes = PrefixCache(self._keep, self._drop)
+        self.prefixes = PrefixCache(lambda blocks: self.pool.keep(blocks), lambda blocks: self.pool.drop(blocks))
         self.pool = BlockPool(range(SINK + 1, cache.count), self.prefixes.drop_oldest)
         self._reserved = 0  # blocks that admitted generations may still allocate
         self._claims: dict[Generation, range] = {}  # where each goes on, so that its blocks are consecutive
@@ -233,12 +233,6 @@ class KvMemory:
         self._claims.pop(generation, None)
         blocks, generation.blocks = generation.blocks, []
         return self.pool.release(blocks)
-
-    def _keep(self, blocks: Sequence[int]) -> None:
-        self.pool.keep(blocks)
-
-    def _drop(self, blocks: Sequence[int]) -> None:
-        self.pool.drop(blocks)
 
 
 def _most_blocks(generation: Generation) -> int:

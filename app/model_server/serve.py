@@ -43,17 +43,28 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     decoder = Decoder(model, options.kv_mb)
     _return_freed_memory()
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(decoder.model)
+
+    def exit_on_death() -> None:
+        server.should_exit = True
+
     scheduler = Scheduler(
         decoder,
         adapters,
         metrics,
-        on_death=lambda: _request_exit(server),
+        on_death=exit_on_death,
         max_rows=options.max_batch,
         pass_seconds=decoder.pass_seconds() if options.speculation else (),
     )
     service = EngineService(tokenizer, adapters, scheduler, options.max_loras)
     embeddings = None if options.embeddings == "none" else EmbeddingModel(options.embeddings, device)
-    server = _server(create_app(service, embeddings, metrics))
+    config = uvicorn.Config(
+        create_app(service, embeddings, metrics),
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
     scheduler.start()
     listener.listen(2048)  # from here on connections wait instead of being refused
     host, port = listener.getsockname()[:2]
@@ -82,18 +93,3 @@ def resolve_device(name: str) -> str:
     if not available[name]:
         raise ModelError(f"torch sees no {name} device on this machine: use --device auto.")
     return name
-
-
-def _server(app: object) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,  # type: ignore[arg-type]  # uvicorn and litestar name the ASGI types differently
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=2,
-    )
-    return uvicorn.Server(config)
-
-
-def _request_exit(server: uvicorn.Server) -> None:
-    server.should_exit = True
