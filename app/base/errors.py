@@ -1,4 +1,4 @@
-"""All expected errors. `api/problem.py` is the only place that turns them into HTTP responses."""
+"""All expected errors. `app.web.problem` is the only place that turns them into HTTP responses."""
 
 import re
 from typing import ClassVar, Final

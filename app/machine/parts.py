@@ -1,5 +1,5 @@
-"""Composes the parts that the API and the runners share. Only this module and the two that use it, `asgi` and
-`standalone_runner`, decide which implementations are used.
+"""Composes the parts that the API and the runners share. Only this module and those of `app.processes` decide
+which implementations are used.
 """
 
 import asyncio
