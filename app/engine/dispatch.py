@@ -289,9 +289,7 @@ class Router:
             f"the router {self.replica.url} may send requests to {one.url}, which must not serve: {one.cause} "
             "Restart or remove it"
             for one in self._servers.replicas
-            if isinstance(
-                one.cause, SettingError | AdapterError
-            )  # one that is down gets no requests from a router
+            if isinstance(one.cause, SettingError | AdapterError)  # one that is down gets no requests
         )
 
 
