@@ -10,6 +10,9 @@ import structlog
 
 from app.base.secrets import SecretValues
 
+_OURS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id, in which a PIN may occur by chance
+_secrets: Final[ContextVar[SecretValues | None]] = ContextVar("secrets of logs", default=None)
+
 
 def configure_logging(level: str) -> None:
     """Log one JSON object per line to standard output, without the secrets of the task at work.
@@ -30,10 +33,6 @@ def configure_logging(level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(),
         cache_logger_on_first_use=False,
     )
-
-
-_OURS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id, in which a PIN may occur by chance
-_secrets: Final[ContextVar[SecretValues | None]] = ContextVar("secrets of logs", default=None)
 
 
 def mask_logs(secrets: SecretValues) -> None:

@@ -31,6 +31,10 @@ _TOLERATED = 1  # failures in a row: a connection may break
 _MAX_PAUSE = 10.0  # seconds until a failed round is tried again, also in a loop that is slower
 
 _running: "WeakSet[Loop]" = WeakSet()
+UNRESPONSIVE = signal.SIGPROF
+"""Ends a process whose own watchdog finds that it does not respond."""
+_INTERVAL = 0.5  # seconds between two signs of life
+_SIGN = b"READY=1\nWATCHDOG=1"  # systemd wants the first line once, and ignores it later
 
 
 class Loop:
@@ -189,12 +193,6 @@ def faults_by_part() -> dict[str, str]:
         if each.fault is not None:
             faults.setdefault(each.part, []).append(each.fault)
     return {part: "; ".join(causes) for part, causes in faults.items()}
-
-
-UNRESPONSIVE = signal.SIGPROF
-"""Ends a process whose own watchdog finds that it does not respond."""
-_INTERVAL = 0.5  # seconds between two signs
-_SIGN = b"READY=1\nWATCHDOG=1"  # systemd wants the first line once, and ignores it later
 
 
 class LivenessReporter(Looping):

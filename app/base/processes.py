@@ -19,6 +19,21 @@ import msgspec
 
 from app.base.errors import SettingError
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if hasattr(os, "pidfd_open") else None  # of Linux; a fork can call it at once
+_ALLOCATIONS = 10_000  # between two collections of new objects; Python's own 700 take a third of torch's import
+_COLLECTIONS = 20  # of a generation, between two of the next
+
+_LACKS = {
+    errno.EMFILE: "open files of a process: raise its limit (ulimit -n, LimitNOFILE)",
+    errno.ENFILE: "open files of the whole system: raise fs.file-max",
+    errno.ENOMEM: "memory: add some, or lower SAGE_MAX_TASKS_IN_FLIGHT",
+    errno.EAGAIN: "processes: raise their limit (pids.max, ulimit -u), or lower SAGE_MAX_TASKS_IN_FLIGHT",
+    errno.ENOSPC: "disk space",
+    errno.EDQUOT: "disk space: a quota is used up",
+}
+_NO_THREAD = "can't start new thread"  # a RuntimeError of CPython for EAGAIN
+
 
 def python_module(name: str, *arguments: str) -> tuple[str, ...]:
     """The command that runs a module in a new interpreter. No file of the working directory, which anybody may
@@ -61,10 +76,6 @@ def is_gone(pid: int) -> bool:
     return fields[0] in "ZX"
 
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None) if hasattr(os, "pidfd_open") else None  # of Linux; a fork can call it at once
-
-
 def end_with_parent() -> None:
     """Have Linux kill this process when its parent dies; also as the `preexec_fn` of a child.
 
@@ -88,10 +99,6 @@ def lower_priority(niceness: int) -> None:
     os.nice(niceness)
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(niceness))
-
-
-_ALLOCATIONS = 10_000  # between two collections of new objects; Python's own 700 take a third of torch's import
-_COLLECTIONS = 20  # of a generation, between two of the next
 
 
 def collect_seldom() -> None:
@@ -142,17 +149,6 @@ def base_url(host: str, port: int) -> str:
     """The URL of a local server that listens on `host`."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-
-
-_LACKS = {
-    errno.EMFILE: "open files of a process: raise its limit (ulimit -n, LimitNOFILE)",
-    errno.ENFILE: "open files of the whole system: raise fs.file-max",
-    errno.ENOMEM: "memory: add some, or lower SAGE_MAX_TASKS_IN_FLIGHT",
-    errno.EAGAIN: "processes: raise their limit (pids.max, ulimit -u), or lower SAGE_MAX_TASKS_IN_FLIGHT",
-    errno.ENOSPC: "disk space",
-    errno.EDQUOT: "disk space: a quota is used up",
-}
-_NO_THREAD = "can't start new thread"  # a RuntimeError of CPython for EAGAIN
 
 
 def shortage_of(error: BaseException) -> str | None:

@@ -26,6 +26,10 @@ _UNSEEN: Final = {
 }
 _RETURN = re.compile(r"\r(?!\n)")
 _NO_EMOJI = re.compile(r"(?<![^\x00-\x7f])\ufe0f|(?<=\w)\ufe0f|(?<=\ufe0f)\ufe0f")  # not after a symbol
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_LONGEST = 100  # characters of a name that is compared
+_SHARED = 0.5  # the least part of all words that two names share
+_CLOSE = 0.8  # of letters
 
 
 def visible(text: str) -> str:
@@ -58,12 +62,6 @@ def shortened(text: str, chars: int) -> str:
     ('three...', 'mails')
     """
     return text if len(text) <= chars else f"{text[: chars - 3]}..."
-
-
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_LONGEST = 100  # characters of a name that is compared
-_SHARED = 0.5  # the least part of all words that two names share
-_CLOSE = 0.8  # of letters
 
 
 def same_words(name: str, names: Iterable[str], limit: int = 3) -> list[str]:

@@ -17,6 +17,9 @@ from app.base.files import admin_key_file, data_dir_at, read_admin_key
 from app.base.processes import base_url
 from app.base.settings import Settings, are_http
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class ListingGroup(click.Group):
     """Without a command it lists: `sage skills --state active` is `sage skills list --state active`."""
@@ -48,11 +51,6 @@ def _decoded(content: bytes, name: str, about: str) -> str:
         raise click.BadParameter(
             f"{about}: {name} is not UTF-8 at byte {error.start}: save it as UTF-8"
         ) from error
-
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def server_command(command: Callable[..., None]) -> Callable[..., None]:

@@ -66,6 +66,8 @@ _SET_UP = (
     " set_config('idle_in_transaction_session_timeout', %s, false)"
 )
 
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
 
 class Database(msgspec.Struct, frozen=True):
     """An open database. It connects on first use."""
@@ -289,9 +291,6 @@ def refused(url: str, error: DBAPIError) -> DatabaseError:
     return DatabaseError(
         f"PostgreSQL at {url} refused the connection: {reason}. Check DATABASE_URL and that the server runs"
     )
-
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class CleanText(TypeDecorator[str]):

@@ -31,6 +31,29 @@ _HEADS = text(
 )  # Alembic's own statement is compiled, and kept, each time
 _FORMER = re.compile(r"00[0-7]\d")  # revisions of development versions, which no later version upgrades
 _LOCK = 0x5A6E  # any number, as long as every version uses the same
+_CHUNK = 8 << 20  # bytes of rows that are handed on together
+_VERSIONS = "alembic_version"
+_FORMATS = ("SET LOCAL datestyle = 'ISO'", "SET LOCAL timezone = 'UTC'", "SET LOCAL extra_float_digits = 1")
+_TABLES = """
+    SELECT c.relname, array_agg(a.attname ORDER BY a.attnum)
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    GROUP BY c.relname ORDER BY c.relname
+"""
+_REFERENCES = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conparentid = 0
+"""
+_COUNTED = """
+    SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attidentity <> ''
+"""
+_OTHERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+        AND backend_type = 'client backend'
+"""
 
 
 def migrate(url: str) -> None:
@@ -95,31 +118,6 @@ def refuse_former(heads: Iterable[str], holder: str = "the database") -> None:
 def revisions() -> Sequence[str]:
     """Newest first."""
     return [script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()]
-
-
-_CHUNK = 8 << 20  # bytes of rows that are handed on together
-_VERSIONS = "alembic_version"
-_FORMATS = ("SET LOCAL datestyle = 'ISO'", "SET LOCAL timezone = 'UTC'", "SET LOCAL extra_float_digits = 1")
-_TABLES = """
-    SELECT c.relname, array_agg(a.attname ORDER BY a.attnum)
-    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-        AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-    GROUP BY c.relname ORDER BY c.relname
-"""
-_REFERENCES = """
-    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-    WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conparentid = 0
-"""
-_COUNTED = """
-    SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attidentity <> ''
-"""
-_OTHERS = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
-        AND backend_type = 'client backend'
-"""
 
 
 class Table(msgspec.Struct, frozen=True):

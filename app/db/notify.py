@@ -29,6 +29,12 @@ EVENTS = "sage_events"  # a task has new events; its id is the payload. Sent by 
 _RETRY_SECONDS = 1.0  # between attempts to connect, and until then everyone's polling interval
 
 Callback = Callable[[], None]
+NEEDS_DIRECT = (
+    "DATABASE_URL goes through a pooler, and notifications and locks need a connection of their own: set "
+    "DATABASE_DIRECT_URL to the address of PostgreSQL itself"
+)
+_CONNECT_SECONDS = 3
+_PID = "SELECT pg_backend_pid()"
 
 
 async def notify(session: AsyncSession, channel: str, payload: object = "") -> None:
@@ -118,14 +124,6 @@ class NotificationListener(Looping):
 def _call(callbacks: list[Callback]) -> None:
     for callback in callbacks:
         callback()
-
-
-NEEDS_DIRECT = (
-    "DATABASE_URL goes through a pooler, and notifications and locks need a connection of their own: set "
-    "DATABASE_DIRECT_URL to the address of PostgreSQL itself"
-)
-_CONNECT_SECONDS = 3
-_PID = "SELECT pg_backend_pid()"
 
 
 def check_pooler(settings: Settings) -> None:

@@ -18,6 +18,7 @@ from app.base.errors import InvalidError
 from app.db.tables import Entity
 
 T = TypeVar("T", bound=Entity)
+K = TypeVar("K")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -60,9 +61,6 @@ def _decode(cursor: str) -> _Position:
         return msgspec.msgpack.decode(urlsafe_b64decode(cursor), type=_Position)
     except (ValueError, msgspec.DecodeError) as error:
         raise InvalidError("`cursor` is invalid: omit it to begin with the newest") from error
-
-
-K = TypeVar("K")
 
 
 def in_array(

@@ -28,6 +28,23 @@ Shapes = Mapping[str, tuple[int, ...] | None]
 """Weight shapes by module name. None if the files do not show them, as for packed weights."""
 
 _LAYER = re.compile(r"(?P<tower>.*?\blayers)\.(?P<number>\d+)\.(?P<part>.+)")
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+_UNSUPPORTED = (  # settings for which PEFT does more than multiply two matrices
+    *("use_dora", "modules_to_save", "lora_bias", "target_parameters", "trainable_token_indices"),
+    *("layer_replication", "alora_invocation_tokens"),
+)
+_MODULE = re.compile(r"\w+(\.\w+)*")  # PEFT takes patterns of names for regular expressions: these are none
+_MAX_MAGNITUDE = 1 << 16  # of weights and scale: half precision overflows here, and NaN spoils other requests
+# The unsigned integer of the same width, the exponent's bits, and the first exponent that is too large.
+_FLOAT_FORMATS: dict[str, tuple[type[np.generic], int, int]] = {
+    "F64": (np.uint64, 0x7FF0 << 48, (1023 + 16) << 52),
+    "F32": (np.uint32, 0x7F80 << 16, (127 + 16) << 23),
+    "F16": (np.uint16, 0x7C00, 0x7C00),
+    "BF16": (np.uint16, 0x7F80, (127 + 16) << 7),
+}
+_CHUNK = 1 << 24  # numbers checked together
 
 
 def match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
@@ -82,25 +99,6 @@ def _common_suffix(one: str, other: str) -> int:
 def _part(name: str) -> tuple[str, str] | None:
     match = _LAYER.fullmatch(name)
     return (match["tower"], match["part"]) if match else None
-
-
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
-LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
-_UNSUPPORTED = (  # settings for which PEFT does more than multiply two matrices
-    *("use_dora", "modules_to_save", "lora_bias", "target_parameters", "trainable_token_indices"),
-    *("layer_replication", "alora_invocation_tokens"),
-)
-_MODULE = re.compile(r"\w+(\.\w+)*")  # PEFT takes patterns of names for regular expressions: these are none
-_MAX_MAGNITUDE = 1 << 16  # of weights and scale: half precision overflows here, and NaN spoils other requests
-# The unsigned integer of the same width, the exponent's bits, and the first exponent that is too large.
-_FLOAT_FORMATS: dict[str, tuple[type[np.generic], int, int]] = {
-    "F64": (np.uint64, 0x7FF0 << 48, (1023 + 16) << 52),
-    "F32": (np.uint32, 0x7F80 << 16, (127 + 16) << 23),
-    "F16": (np.uint16, 0x7C00, 0x7C00),
-    "BF16": (np.uint16, 0x7F80, (127 + 16) << 7),
-}
-_CHUNK = 1 << 24  # numbers checked together
 
 
 class _Tensor(msgspec.Struct, frozen=True):

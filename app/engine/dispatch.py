@@ -26,6 +26,8 @@ Resolve = Callable[[str], Awaitable[list[str]]]
 """The URLs of all servers behind a URL. Raises OSError if its name does not resolve now."""
 
 _RESOLVE_TIMEOUT = 10.0  # seconds
+_ATTEMPTS = 3  # at a generation that a server behind a router broke off
+_CONNECTIONS = 1024  # to a router: the dispatcher limits requests, by the number of servers
 
 
 async def addresses_of(url: str) -> list[str]:
@@ -226,10 +228,6 @@ class Dispatcher:
         if any(one.state in {ReplicaState.NEW, ReplicaState.RETURNING} for one in replicas):
             return None
         return self._servers.no_server_error()
-
-
-_ATTEMPTS = 3  # at a generation that a server behind it broke off
-_CONNECTIONS = 1024  # the dispatcher limits requests, by the number of servers
 
 
 class Router:

@@ -30,6 +30,23 @@ from app.engine.vllm import InvalidResponseError, ModelList, NonFiniteError, Rep
 
 _LAYERS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 
+log = structlog.get_logger(__name__)
+
+_LONG = 2048  # tokens that overwrite NaN: more than all prompts of a verification together
+_SOME = 512  # where the server does not report its context length
+_PROMPT = (1, 2, 3, 5, 8)
+_RUNTIME = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and give it --enable-lora"
+_LORAS = re.compile(r'^vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', re.MULTILINE)
+TOO_HIGH = re.compile(r"rank.*max_lora_rank", re.IGNORECASE)
+_ABSENT = re.compile(r"no adapter found", re.IGNORECASE)  # vLLM reports it without the path
+_OFF = re.compile(r"lora is not enabled", re.IGNORECASE)
+
+OnReturn = Callable[[Replica], Awaitable[None]]
+"""If it raises, the server stays out and is tried again."""
+
+Prove = Callable[[Replica], Awaitable[Capabilities]]
+"""Raises SettingError where the server's flags must be changed, EngineError where it cannot be reached now."""
+
 
 class QueryShape(msgspec.Struct, frozen=True):
     """Shape of the query projections that the adapter covers."""
@@ -92,24 +109,12 @@ def _weights(shape: QueryShape, rank: int) -> dict[str, np.ndarray[Any, Any]]:
     return weights
 
 
-_LONG = 2048  # tokens: more than all prompts of a verification together
-_SOME = 512  # where the server does not report its context length
-
-
 async def clear_nan_blocks(replica: Replica, max_model_len: int | None) -> None:
     """Raises what `complete` raises."""
     length = min(max_model_len or _SOME, _LONG) - 1
     prompt = tuple(1 + number % 31 for number in range(length))
     once = Sampling(max_tokens=1, temperature=0)
     await replica.complete(prompt, model=BASE, sampling=once, control=True)
-
-
-_PROMPT = (1, 2, 3, 5, 8)
-_RUNTIME = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and give it --enable-lora"
-_LORAS = re.compile(r'^vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', re.MULTILINE)
-TOO_HIGH = re.compile(r"rank.*max_lora_rank", re.IGNORECASE)
-_ABSENT = re.compile(r"no adapter found", re.IGNORECASE)  # vLLM reports it without the path
-_OFF = re.compile(r"lora is not enabled", re.IGNORECASE)
 
 
 async def probe_capabilities(replica: Replica, requirements: ServerRequirements) -> Capabilities:
@@ -266,15 +271,6 @@ async def _max_loras(replica: Replica, requirements: ServerRequirements) -> int 
 def _name() -> str:
     """Unique, so that two processes can probe the same server at once."""
     return f"{PROBE_PREFIX}{uuid4().hex[:12]}"
-
-
-log = structlog.get_logger(__name__)
-
-OnReturn = Callable[[Replica], Awaitable[None]]
-"""If it raises, the server stays out and is tried again."""
-
-Prove = Callable[[Replica], Awaitable[Capabilities]]
-"""Raises SettingError where the server's flags must be changed, EngineError where it cannot be reached now."""
 
 
 class HealthChecks(msgspec.Struct, frozen=True):

@@ -18,6 +18,21 @@ from app.base.settings import EngineDtype, Settings
 from app.engine.tokenizer import read_json
 
 _CGROUP = Path("/sys/fs/cgroup")
+Packing: TypeAlias = Literal["none", "copied", "halved"]
+_PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
+_GPU_PASSES = 1 << 30  # bytes: logits, activations, gathered keys and values; an estimate
+_EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+SERVE_LESS = (
+    "choose a smaller model, a smaller SAGE_ENGINE_KV_MB, fewer SAGE_ENGINE_ADAPTERS or, on a CPU, "
+    "SAGE_ENGINE_DTYPE=int8, or serve it on another machine (ENGINE_URLS)"
+)
+_TRAINED_BYTES = 20  # of a number of an adapter in training: itself, its start, its gradient and two moments
+_ADAPTER_RANK = 16  # the default of a run
+_LAYER = re.compile(r"\.\d+\.")  # in the names of weights that layers have
+_JOINED = re.compile(r"(.+\.)(?:[qkv]|gate|up)_proj\.weight")  # read the same input
+_FUSED = ("llama", "qwen2")
+_HALVES = ("bfloat16", "float16")
+_SECONDS_PER_GB = 30.0
 
 
 def memory_available() -> int | None:
@@ -49,24 +64,6 @@ def _of_cgroup() -> int | None:
 def _of_process() -> int | None:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-Packing: TypeAlias = Literal["none", "copied", "halved"]
-
-_PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
-_GPU_PASSES = 1 << 30  # bytes: logits, activations, gathered keys and values; an estimate
-_EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-SERVE_LESS = (
-    "choose a smaller model, a smaller SAGE_ENGINE_KV_MB, fewer SAGE_ENGINE_ADAPTERS or, on a CPU, "
-    "SAGE_ENGINE_DTYPE=int8, or serve it on another machine (ENGINE_URLS)"
-)
-_TRAINED_BYTES = 20  # of a number of an adapter in training: itself, its start, its gradient and two moments
-_ADAPTER_RANK = 16  # the default of a run
-_LAYER = re.compile(r"\.\d+\.")  # in the names of weights that layers have
-_JOINED = re.compile(r"(.+\.)(?:[qkv]|gate|up)_proj\.weight")  # read the same input
-_FUSED = ("llama", "qwen2")
-_HALVES = ("bfloat16", "float16")
-_SECONDS_PER_GB = 30.0
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):

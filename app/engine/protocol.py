@@ -19,6 +19,14 @@ from app.engine.tokenizer import Message
 
 Vector = NDArray[np.float32]  # (D,), length 1
 
+log = structlog.get_logger(__name__)
+
+MAX_BROKEN = 3
+"""Answers to one request, or in one task, that may break off. Whoever meets the last gives up."""
+
+Told: TypeAlias = Callable[[str], Awaitable[None]]
+"""Gets the reason of a failure after which a request is sent again, unless that is at once. Raises nothing."""
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn. top_p, top_k and min_p stay off: they would bias importance weights."""
@@ -54,10 +62,6 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """One vector of length 1 per text. Raises EngineError."""
         ...
-
-
-MAX_BROKEN = 3
-"""Answers to one request, or in one task, that may break off. Whoever meets the last gives up."""
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +132,6 @@ class ChatModel(Protocol):
         ...
 
 
-Told: TypeAlias = Callable[[str], Awaitable[None]]
-"""Gets the reason of a failure after which a request is sent again, unless that is at once. Raises nothing."""
-
-
 OpenHosted: TypeAlias = Callable[[UUID], AbstractAsyncContextManager[ChatModel]]
 """Opens a hosted model by its id. Raises NotFoundError if its entry is gone."""
 
@@ -142,9 +142,6 @@ class OpenTelling(Protocol):
     def __call__(
         self, model_id: UUID, /, *, told: Told | None = None
     ) -> AbstractAsyncContextManager[ChatModel]: ...
-
-
-log = structlog.get_logger(__name__)
 
 
 class RetryingEngine:

@@ -35,6 +35,16 @@ from app.engine.vllm import (
 
 PROBE_PREFIX = "capability-"  # of the names of adapters that are loaded only to probe a server
 
+log = structlog.get_logger(__name__)
+
+BLOCK_TOKENS = 64
+_MAX_BLOCKS = 16_384  # remembered per replica: a million tokens, about what its cache holds
+MAX_IMBALANCE = 4  # requests more than the idlest replica that a prompt accepts for a cached prefix
+_CONTROL_CONNECTIONS = 16  # for everything but generation: health checks, loads, verification
+_CONTROL_TRIES = 4  # of a control request whose connection breaks
+_PAUSE_SECONDS = 0.25  # before the second one, doubled for each further one
+_OUT_TIMEOUT = 10.0  # seconds of a request to a server that is out, such as to undo a load
+
 
 class ServerRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """A field left at its default requires nothing."""
@@ -56,11 +66,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_loras: int | None  # None: not reported yet
     rank: int | None  # an adapter of this rank was loaded and unloaded; None: not probed
     note: str = ""  # why the rank was not probed
-
-
-BLOCK_TOKENS = 64
-_MAX_BLOCKS = 16_384  # remembered per replica: a million tokens, about what its cache holds
-MAX_IMBALANCE = 4  # requests more than the idlest replica that a prompt accepts for a cached prefix
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True):
@@ -171,14 +176,6 @@ class GroupLock:
     def _admit(self, group: bool) -> None:
         self._group = group
         self._holders += 1
-
-
-log = structlog.get_logger(__name__)
-
-_CONTROL_CONNECTIONS = 16  # for everything but generation: health checks, loads, verification
-_CONTROL_TRIES = 4  # of a control request whose connection breaks
-_PAUSE_SECONDS = 0.25  # before the second one, doubled for each further one
-_OUT_TIMEOUT = 10.0  # seconds of a request to a server that is out, such as to undo a load
 
 
 class ReplicaState(Enum):

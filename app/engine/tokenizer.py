@@ -37,6 +37,19 @@ CLOSED_THOUGHT = rf"(?:{_CLOSED})"
 OPEN_THOUGHT = rf"(?:{_BEGIN}).*\Z"
 """Patterns, with `re.DOTALL`. What is no closed thought may be an open one, which has no end."""
 
+NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_TEMPLATE_ERRORS = (  # a template is a program
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_PROBE = "probe"  # an answer, after which the template puts the end of a turn
+
 
 def opened_thought(prompt: str) -> str:
     """The tag by which the template opens a thought in the prompt, for the model to go on with; "" if it does not.
@@ -68,20 +81,6 @@ def after_thought(prompt: str, answer: str) -> str:
     if answer.lstrip().startswith(opened.rstrip()):
         return answer.lstrip().removeprefix(opened.rstrip()).lstrip("\n")
     return answer if end_of(opened) in answer else f"{end_of(opened)}\n\n{answer}"
-
-
-NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_TEMPLATE_ERRORS = (  # a template is a program
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-_PROBE = "probe"
 
 
 class Message(msgspec.Struct, frozen=True):

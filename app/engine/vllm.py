@@ -16,6 +16,11 @@ from app.engine.protocol import Completion, Sampling, Vector
 
 _NOT_FINITE = re.compile(r"not finite|out of range float", re.I)  # JSON has no NaN: vLLM answers 400
 _TEMPORARY = {408, 425, 429}
+_PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Always sent: vLLM would otherwise take these from the model's generation_config.json."""
+
+_AT_ONCE = 64  # requests for embeddings
+_TIMEOUT = 600.0  # seconds of one
 
 
 class ReplicaError(EngineError):
@@ -139,10 +144,6 @@ def _reason(reply: httpx.Response) -> str:
         return reply.text[:300]
 
 
-_PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Always sent: vLLM would otherwise take these from the model's generation_config.json."""
-
-
 def build_request(prompt: list[int], model: str, sampling: Sampling) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
@@ -187,10 +188,6 @@ def _ids(choice: ReplyChoice, prompt: list[int], url: str) -> list[int]:
     if choice.prompt_token_ids != prompt:
         raise InvalidResponseError(f"{url} answered another prompt than the one sent: restart it.")
     return choice.token_ids
-
-
-_AT_ONCE = 64
-_TIMEOUT = 600.0
 
 
 class HttpEmbedder:

@@ -46,6 +46,8 @@ _NAMES = re.compile(
     r"|datasets/[0-9a-f-]{36}\.jsonl"
 )
 
+_KEPT = ("adapters", "datasets", KEY_FILE)  # of a data directory, besides the embedded database
+
 
 class Member(msgspec.Struct, frozen=True):
     """What a member of the archive must contain."""
@@ -297,9 +299,6 @@ def _add_datasets(archive: ArchiveWriter, snapshot: Snapshot, settings: Settings
                 continue
             archive.add_file(name, copy)
     return missing
-
-
-_KEPT = ("adapters", "datasets", KEY_FILE)  # of a data directory, besides the embedded database
 
 
 def read_backup(path: Path, settings: Settings, *, replace: bool) -> BackupManifest:

@@ -63,6 +63,13 @@ from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 
 Verdict = Literal["ok", "warning", "fault"]
+_LEAST_FREE = 1 << 30  # bytes
+_LOW_FREE = 5 << 30
+_BROKER_SECONDS = 5
+_OLDEST = 15  # version of PostgreSQL
+_SKEW_WARNING, _SKEW_FAULT = 1.0, 30.0  # seconds
+_API_CONNECTIONS, _RUNNER_CONNECTIONS = 31, 16
+_WORKER_CONNECTIONS = 5  # at most, as those above
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -216,11 +223,6 @@ def _is_up(settings: Settings) -> bool:
         return True
 
 
-_LEAST_FREE = 1 << 30  # bytes
-_LOW_FREE = 5 << 30
-_BROKER_SECONDS = 5
-
-
 def check_model(settings: Settings) -> Finding:
     try:
         tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile, settings.template_kwargs)
@@ -326,12 +328,6 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of the package that it is in
         return False
-
-
-_OLDEST = 15  # version of PostgreSQL
-_SKEW_WARNING, _SKEW_FAULT = 1.0, 30.0  # seconds
-_API_CONNECTIONS, _RUNNER_CONNECTIONS = 31, 16
-_WORKER_CONNECTIONS = 5
 
 
 async def check_database(database: Database) -> AsyncIterator[Finding]:

@@ -33,6 +33,9 @@ _CONNECTIONS = 2  # failures in a row, the last one to connect: a machine withou
 _GIT_DIGITS = 40
 _BUSY = (408, 429, 500, 502, 503, 504)
 T = TypeVar("T")
+_DEFAULT_INDEX = "https://pypi.org/simple"
+_JSON = "application/vnd.pypi.simple.v1+json"
+_ACCEPT = f"{_JSON}, text/html;q=0.1"
 
 
 @contextmanager
@@ -204,13 +207,8 @@ def _broken_off(url: str, part: Path, error: Exception) -> str:
     return without_password(f"{url}: {first_line(error)}{kept}")
 
 
-_DEFAULT = "https://pypi.org/simple"
-_JSON = "application/vnd.pypi.simple.v1+json"
-_ACCEPT = f"{_JSON}, text/html;q=0.1"
-
-
 class PackageIndexes(msgspec.Struct, frozen=True):
-    urls: tuple[str, ...] = (_DEFAULT,)
+    urls: tuple[str, ...] = (_DEFAULT_INDEX,)
     certificates: str = ""
 
 
@@ -243,7 +241,7 @@ def configured_indexes() -> PackageIndexes:
     for name, value in os.environ.items():  # which wins
         if value and name.startswith("PIP_"):
             values[name.removeprefix("PIP_").lower().replace("_", "-")] = value
-    urls = [values.get("index-url", _DEFAULT), *values.get("extra-index-url", "").split()]
+    urls = [values.get("index-url", _DEFAULT_INDEX), *values.get("extra-index-url", "").split()]
     return PackageIndexes(
         tuple(url.rstrip("/") for url in urls if url.startswith(("http://", "https://"))), values.get("cert", "")
     )

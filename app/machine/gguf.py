@@ -31,6 +31,15 @@ _ARRAYS = 3  # within each other
 _STRING_BYTES = 16 << 20
 
 T = TypeVar("T")
+_CONTROL, _USER_DEFINED = 3, 4  # kinds of tokens: llama.cpp's llama_token_type
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_ASCII = [chr(byte) for byte in range(0x21, 0x7F)] + ["Ġ", "Ċ"]  # space and newline, as byte-level BPE writes them
+_PROBE = "def f(x):\n\treturn {'a': x * 12.5}  # naïve, 東京, 🙂\n"
+_CHUNK = 1 << 24  # numbers that are dequantized at a time
+_SPARE = 50 << 20  # bytes on the disk for everything but weights
 
 
 class _BoundedReader(GGUFReader):  # type: ignore[misc]  # without types
@@ -203,15 +212,6 @@ def _shortest(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-_CONTROL, _USER_DEFINED = 3, 4  # kinds of tokens: llama.cpp's llama_token_type
-_QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_ASCII = [chr(byte) for byte in range(0x21, 0x7F)] + ["Ġ", "Ċ"]  # space and newline, as byte-level BPE writes them
-_PROBE = "def f(x):\n\treturn {'a': x * 12.5}  # naïve, 東京, 🙂\n"
-
-
 def tokenizer_of(file: GgufFile) -> Tokenizer:
     """Raises GgufError for an unknown kind, and ModelTokenizerError for one that cannot represent all text."""
     if (kind := file.value("tokenizer.ggml.model", str)) != "gpt2":
@@ -294,9 +294,6 @@ def _split(file: GgufFile, tokenizer: Tokenizer) -> None:
                 f"{file.path} splits text like {name!r}: only 'smollm' and 'qwen2' are supported. Name a model "
                 "directory in transformers format instead"
             )
-
-
-_CHUNK = 1 << 24  # numbers that are dequantized at a time
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -425,9 +422,6 @@ def _uninterleaved(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]
     """(heads * d, c): the even numbers of each head, then the odd ones."""
     height, width = rows.shape
     return rows.reshape(heads, height // heads // 2, 2, width).swapaxes(1, 2).reshape(height, width)
-
-
-_SPARE = 50 << 20  # bytes on the disk for everything but weights
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

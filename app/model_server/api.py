@@ -42,6 +42,13 @@ _ACCEPTED: dict[str, tuple[Any, ...]] = {  # values of fields of which only "off
     "logprobs": (None, 0),
 }
 
+BASE_NAME = "base"
+_REPLACEMENT = "\ufffd"  # decodes a character whose last bytes are still missing
+T = TypeVar("T")
+Http = Request[Any, Any, State]
+_TYPES = {400: "BadRequestError", 404: "NotFoundError", 409: "ConflictError", 503: "ServiceUnavailableError"}
+_CLIENT_GONE = 499
+
 
 class ParameterError(InvalidError):
     """One field of the request is invalid."""
@@ -211,9 +218,6 @@ class ErrorResponse(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
 
-BASE_NAME = "base"
-
-
 class LoadedAdapter(msgspec.Struct, frozen=True):
     number: int
     path: Path
@@ -350,9 +354,6 @@ def _deliver(
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
 
-_REPLACEMENT = "\ufffd"  # decodes a character whose last bytes are still missing
-
-
 class CompletionWriter:
     """Writes one response. Feed it every chunk, in order."""
 
@@ -425,12 +426,6 @@ class CompletionWriter:
     def _usage(self) -> Usage:
         prompt, generated = len(self._prepared.prompt), len(self._ids)
         return Usage(prompt, generated, prompt + generated)
-
-
-T = TypeVar("T")
-Http = Request[Any, Any, State]
-_TYPES = {400: "BadRequestError", 404: "NotFoundError", 409: "ConflictError", 503: "ServiceUnavailableError"}
-_CLIENT_GONE = 499
 
 
 def create_app(service: EngineService, embeddings: EmbeddingModel | None, metrics: EngineMetrics) -> Litestar:

@@ -17,6 +17,16 @@ from app.base.errors import ModelError, ModelMemoryError, first_line
 from app.engine.memory import SERVE_LESS, PlacedNeeds, check_fits, memory_available
 from app.engine.tokenizer import read_json
 
+Rows: TypeAlias = Literal["few", "many"]
+
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15, torch.int8: 0.02}
+"""Of `moved_mass` between this engine's passes and those of transformers with the same weights, which for int8 are
+the integers. Measured for SmolLM2-135M on a CPU with AMX: 4e-5, 0.07 and 0.002."""
+INT8_TOLERANCE = 0.25
+"""Of `moved_mass` between the integers and the weights as they were saved. SmolLM2-135M: 0.13."""
+_CLEARLY = 1.3  # times as fast
+_NAMED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
+
 
 def check_memory(path: Path, needs: PlacedNeeds, device: torch.device, advice: str = SERVE_LESS) -> None:
     """Raises ModelMemoryError if the host or the GPU has less than the model in `path` needs."""
@@ -42,17 +52,6 @@ def report_exhaustion(doing: str, advice: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise ModelMemoryError(f"memory ran out {doing} ({first_line(error)}): {advice}") from error
-
-
-Rows: TypeAlias = Literal["few", "many"]
-
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15, torch.int8: 0.02}
-"""Of `moved_mass` between this engine's passes and those of transformers with the same weights, which for int8 are
-the integers. Measured for SmolLM2-135M on a CPU with AMX: 4e-5, 0.07 and 0.002."""
-INT8_TOLERANCE = 0.25
-"""Of `moved_mass` between the integers and the weights as they were saved. SmolLM2-135M: 0.13."""
-_CLEARLY = 1.3
-_NAMED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 
 
 def resolve_dtype(name: str, device: str, model_dir: Path, rows: Rows = "few") -> torch.dtype:

@@ -11,6 +11,13 @@ from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.model_server.blocks import Ids, start_key
 
+_NGRAM = 3  # tokens that have to agree with an earlier place
+_MAX_DRAFT = 15  # tokens
+_FORGET = 0.9  # weight of what was observed one token earlier
+_WORTH = 1.1  # the least expected gain in tokens per second; below it noise decides
+_MANY = 8  # rows from which on more is demanded: 16 lost 4 % with _WORTH
+_WORTH_OF_MANY = 1.3
+
 
 class StopStrings:
     """The texts that end one generation."""
@@ -23,14 +30,6 @@ class StopStrings:
         """The text that the last of these ids completes; "" if none does."""
         tail = self._tokenizer.decode(ids[-self._reach :])
         return next((text for text in self._texts if text in tail), "")
-
-
-_NGRAM = 3  # tokens that have to agree with an earlier place
-_MAX_DRAFT = 15  # tokens
-_FORGET = 0.9  # weight of what was observed one token earlier
-_WORTH = 1.1  # the least expected gain in tokens per second; below it noise decides
-_MANY = 8  # rows from which on more is demanded: 16 lost 4 % with _WORTH
-_WORTH_OF_MANY = 1.3
 
 
 class LookupDrafter:

@@ -16,6 +16,18 @@ from transformers.modeling_utils import AttentionInterface
 
 from app.base.errors import ModelError
 
+ATTENTION = "paged_rows"
+BLOCK = 32
+"""Positions of a block. Smaller ones waste less at the end of a row; larger ones are gathered faster."""
+SINK = 0  # the block that takes the keys of padding; never read
+_FEWEST_BLOCKS = 3  # the sink, and two rows of the decoder's self-check
+_FEW_TOKENS = 16  # a pass of so few per row reads keys faster with batched products
+_GATHERED_BYTES = {"cpu": 4 * 2**20}  # of keys and values at a time: what stays in the caches of a core
+_GATHERED_BYTES_OF_OTHERS = 256 * 2**20
+_VIEWED_BYTES = {"cpu": 128 * 2**10}
+"""Of one layer's keys and values in a run of consecutive blocks: from here on, products over each run cost less
+than gathering it with those of other rows."""
+
 
 def can_sample(dtype: torch.dtype, device: torch.device) -> bool:
     if dtype != torch.float32 or device.type != "cpu" or not torch.backends.mkl.is_available():
@@ -62,19 +74,6 @@ class SampledPositions:
         return torch.sparse_csr_tensor(
             self._starts, self._columns, self._weights, (len(lengths), positions), check_invariants=False
         )
-
-
-ATTENTION = "paged_rows"
-BLOCK = 32
-"""Positions of a block. Smaller ones waste less at the end of a row; larger ones are gathered faster."""
-SINK = 0  # the block that takes the keys of padding; never read
-_FEWEST_BLOCKS = 3  # the sink, and two rows of the decoder's self-check
-_FEW_TOKENS = 16  # a pass of so few per row reads keys faster with batched products
-_GATHERED_BYTES = {"cpu": 4 * 2**20}  # of keys and values at a time: what stays in the caches of a core
-_GATHERED_BYTES_OF_OTHERS = 256 * 2**20
-_VIEWED_BYTES = {"cpu": 128 * 2**10}
-"""Of one layer's keys and values in a run of consecutive blocks: from here on, products over each run cost less
-than gathering it with those of other rows."""
 
 
 class GatheredRows(NamedTuple):

@@ -23,6 +23,8 @@ _LEVELS = 127  # of a weight
 _HALF = 63  # of half an activation: CPUs without VNNI add two products in 16 bits
 _LOW = 2 * _HALF  # a step of the upper half in steps of the lower one
 _ROWS = 4096  # quantized at a time, which bounds the memory for it
+_HALF_STEP = 2**-25  # of the smallest numbers in float16
+_FUSED = (LlamaDecoderLayer, Qwen2DecoderLayer)
 
 
 class Int8Activations:
@@ -142,9 +144,6 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(integers), torch.cat(scales)
 
 
-_HALF_STEP = 2**-25  # of the smallest numbers in float16
-
-
 class JoinedLinear(nn.Module):
     """The outputs of its parts, one after the other. `parts`: their sizes, by name."""
 
@@ -234,9 +233,6 @@ def fits_half(weight: Tensor) -> bool:
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.detach() for tensor in tensors]) if len(tensors) > 1 else tensors[0].detach()
-
-
-_FUSED = (LlamaDecoderLayer, Qwen2DecoderLayer)
 
 
 def fuse_layers(model: PreTrainedModel) -> None:

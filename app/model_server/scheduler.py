@@ -23,6 +23,14 @@ from app.model_server.kv_cache import BLOCK, SINK, PagedCache
 from app.model_server.lora import AdapterSet, LoraDelta
 
 _LABELS = {"model_name": "base"}
+MAX_ROWS = 64
+_PREFILL_TOKENS = 2048  # of one pass; between two decoding steps fewer than twice as many
+_COMPARED = 64  # waiting requests
+_PASSED_OVER = 128  # later ones at most are admitted before the first
+_BATCH_TOKENS = 512  # of one prefill over several rows; a longer prompt has its own
+SWITCH_INTERVAL = 0.0005
+"""For `sys.setswitchinterval` in a process with a scheduler. Python's 5 ms are longer than a pass of a small
+model: other threads would wait that long for the interpreter lock, and their requests would miss a batch."""
 
 
 class EngineMetrics:
@@ -238,16 +246,6 @@ class KvMemory:
 def _most_blocks(generation: Generation) -> int:
     """The last token that is sampled does not run."""
     return -(-(len(generation.prompt) + generation.max_tokens - 1) // BLOCK)
-
-
-MAX_ROWS = 64
-_PREFILL_TOKENS = 2048  # of one pass; between two decoding steps fewer than twice as many
-_COMPARED = 64  # waiting requests
-_PASSED_OVER = 128  # later ones at most are admitted before the first
-_BATCH_TOKENS = 512  # of one prefill over several rows; a longer prompt has its own
-SWITCH_INTERVAL = 0.0005
-"""For `sys.setswitchinterval` in a process with a scheduler. Python's 5 ms are longer than a pass of a small
-model: other threads would wait that long for the interpreter lock, and their requests would miss a batch."""
 
 
 class Scheduler:

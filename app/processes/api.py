@@ -139,6 +139,14 @@ _PAGES: list[Any] = [
     SessionPages,
     show_nothing,
 ]
+_MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
+
+OpenDependencies = Callable[[], AbstractAsyncContextManager[Dependencies]]
+"""Opens the dependencies when the application starts, and closes them when it stops."""
+
+_CONNECTIONS = 20  # to the database, kept open
+_ENDPOINT_SECONDS = 10.0  # of retries, for a hosted model to answer before its release serves
+_FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
 def console_router() -> Router:
@@ -199,10 +207,6 @@ _CONTROLLERS = [
     WebhookController,
     RunnerController,
 ]
-_MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
-
-OpenDependencies = Callable[[], AbstractAsyncContextManager[Dependencies]]
-"""Opens the dependencies when the application starts, and closes them when it stops."""
 
 
 def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = ()) -> Litestar:
@@ -265,13 +269,6 @@ def _provide(name: str) -> Provide:
         return getattr(state["dependencies"], name)
 
     return Provide(provide, sync_to_thread=False)
-
-
-__all__ = ["app", "create_app"]
-
-_CONNECTIONS = 20  # to the database, kept open
-_ENDPOINT_SECONDS = 10.0  # of retries, for a hosted model to answer before its release serves
-_FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
 def app(shutdown: Shutdown | None = None) -> Litestar:

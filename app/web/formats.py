@@ -11,6 +11,7 @@ from markupsafe import Markup
 _NOTHING = "-"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _DAY = 86_400
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would carry these out
 
 
 def count(value: float | None) -> str:
@@ -132,9 +133,6 @@ def _longest(seconds: int, parts: int) -> str:
         elif found:
             break
     return " ".join(found[:parts]) or "0 s"
-
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would carry these out
 
 
 def attachment(name: str, media_type: str, content: bytes) -> Response[bytes]:

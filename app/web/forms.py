@@ -24,6 +24,17 @@ T = TypeVar("T")
 
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<field>\w+)[^`]*`)?$", re.DOTALL)
 _LEADING = re.compile(r"^`?(?P<field>\w+)`?(?:: |=)(?P<what>.+)$", re.DOTALL)
+_WORDS = (
+    (re.compile(r"expected `int`, got"), "enter a whole number"),
+    (re.compile(r"expected `float`, got"), "enter a number"),
+    (re.compile(r"expected `(?:int|float)` >= ([\d.e+-]+)"), r"must be at least \1"),
+    (re.compile(r"expected `(?:int|float)` <= ([\d.e+-]+)"), r"must be at most \1"),
+    (re.compile(r"expected `str` of length >= (\d+)"), r"needs at least \1 characters"),
+    (re.compile(r"expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
+    (re.compile(r"invalid enum value"), "choose one of the list"),
+)
+_PATTERN = "matching regex"
+_LONG = 1_000  # characters from which a text gets a larger field
 
 
 class Form(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -93,18 +104,6 @@ def _read(message: str) -> tuple[str | None, str]:
     return found["field"], found["what"]
 
 
-_WORDS = (
-    (re.compile(r"expected `int`, got"), "enter a whole number"),
-    (re.compile(r"expected `float`, got"), "enter a number"),
-    (re.compile(r"expected `(?:int|float)` >= ([\d.e+-]+)"), r"must be at least \1"),
-    (re.compile(r"expected `(?:int|float)` <= ([\d.e+-]+)"), r"must be at most \1"),
-    (re.compile(r"expected `str` of length >= (\d+)"), r"needs at least \1 characters"),
-    (re.compile(r"expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
-    (re.compile(r"invalid enum value"), "choose one of the list"),
-)
-_PATTERN = "matching regex"
-
-
 def readable(message: str, kind: type[Any], field: str) -> str:
     """
     >>> from app.web.fields import Name; import msgspec
@@ -132,9 +131,6 @@ def _description(kind: type[Any], name: str) -> str:
     of_field = next((each.type for each in fields.fields if each.encode_name == name), None)
     known = of_field.extra_json_schema or {} if isinstance(of_field, types.Metadata) else {}
     return str(known.get("description", ""))
-
-
-_LONG = 1_000  # characters from which a text gets a larger field
 
 
 class SettingField(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,6 +84,8 @@ _PAGE = """<!doctype html>
 </html>
 """
 
+_COMMENTED = re.compile(r"    (\w+): .*?  #: (.+)")
+
 
 class FinishedDocument(OpenAPI):
     """The document with what the framework does not know: which bodies may have no further fields, and what is
@@ -197,9 +199,6 @@ def _ui_directory() -> Path:
     if spec is None or spec.origin is None:
         raise SettingError("the package swagger-ui-py is missing: pip install swagger-ui-py")
     return Path(spec.origin).parent / "static"
-
-
-_COMMENTED = re.compile(r"    (\w+): .*?  #: (.+)")
 
 
 @cache

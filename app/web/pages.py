@@ -49,6 +49,34 @@ from app.web.problem import HANDLERS, AnyRequest, Problem
 _PROJECT_COOKIE = "sage_project"  # the one that was looked at last
 THEME_COOKIE = "sage_theme"
 _COOKIE: dict[str, Any] = {"path": "/console", "httponly": True, "samesite": "strict"}
+_READS = ("GET", "HEAD")
+_CSRF_FIELD, _CSRF_HEADER = "csrf", "X-CSRF-Token"
+_THEMES = ("light", "dark")
+_YEAR = 365 * 24 * 3600
+Following = Annotated[str, QueryParameter(name="next")]
+_MOST_BYTES = 20_000  # of the form to sign in, which is read before anyone is known
+_USED_LINK = (
+    "This link was used already or has expired. Print a new one with `sage console`, or sign in with a key."
+)
+_Answer = Callable[[AnyRequest, Any], Response[Problem]]
+SIGN_IN = "/console/sign-in"
+_NOTICE_COOKIE = "sage_notice"
+_NOTICE_SECONDS = 60
+_NOTICE_CHARS = 1_000  # cookies have 4 kB
+HOME = "/console"
+_TEMPLATES = Path(__file__).parent / "templates"
+_HIGHLIGHTED = 100_000  # characters that are highlighted: the rest of a page would wait for more
+_ASSETS = Path(__file__).parent / "static"
+_MEDIA_TYPES = {"style.css": "text/css", "console.js": "text/javascript"}
+_KEPT = "public, max-age=31536000, immutable"
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with "no-referrer", forms would not tell where they come from
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class Visit(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,11 +174,6 @@ def _address(path: str, query: dict[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-_READS = ("GET", "HEAD")
-_CSRF_FIELD, _CSRF_HEADER = "csrf", "X-CSRF-Token"
-_THEMES = ("light", "dark")
-
-
 async def authorize_visit(connection: Connection, handler: BaseRouteHandler) -> None:
     """A guard. Each route names the scope it needs in its `opt`, as those of REST do.
 
@@ -224,12 +247,6 @@ async def _refuse_forged(request: AnyRequest, csrf: str) -> None:
         raise ForbiddenError("this form belongs to another session: go back, load the page again, and repeat it")
 
 
-_YEAR = 365 * 24 * 3600
-Following = Annotated[str, QueryParameter(name="next")]
-
-_MOST_BYTES = 20_000  # of the form, which is read before anyone is known
-
-
 class SignInPages(Controller):
     path = "/sign-in"
 
@@ -243,7 +260,7 @@ class SignInPages(Controller):
             try:
                 name = (await read_access(request, link, keys.key_of_link)).name
             except UnauthorizedError:
-                return _form(following, error=_USED, status=401)
+                return _form(following, error=_USED_LINK, status=401)
         return _form(following, link=link, name=name)
 
     @post(request_max_body_size=_MOST_BYTES)
@@ -254,7 +271,7 @@ class SignInPages(Controller):
         try:
             secret = await _begin(request, session, link, key)
         except (UnauthorizedError, LimitError) as error:
-            return _form(following, error=_USED if link else f"{error}", status=error.status)
+            return _form(following, error=_USED_LINK if link else f"{error}", status=error.status)
         await session.commit()
         return Redirect(_own(following), status_code=303, cookies=[session_cookie(request, secret)])
 
@@ -274,9 +291,6 @@ class SessionPages(Controller):
         theme = Cookie(key=THEME_COOKIE, value=str(form.get("theme", "")), path="/console", max_age=_YEAR)
         theme.httponly, theme.samesite = True, "strict"
         return Redirect(_own(str(form.get("next", ""))), status_code=303, cookies=[theme])
-
-
-_USED = "This link was used already or has expired. Print a new one with `sage console`, or sign in with a key."
 
 
 async def _begin(request: AnyRequest, session: AsyncSession, link: str, key: str) -> str:
@@ -304,10 +318,6 @@ def _own(address: str) -> str:
     """
     plain = address.startswith((f"{HOME}/", f"{HOME}?")) and not any(part in address for part in ("..", "\\"))
     return address if plain and address.isprintable() else HOME
-
-
-_Answer = Callable[[AnyRequest, Any], Response[Problem]]
-SIGN_IN = "/console/sign-in"
 
 
 @get("/{path:path}", opt={"scope": ANY_KEY})
@@ -356,11 +366,6 @@ PROBLEM_PAGES: ExceptionHandlersMap = {
 }
 
 
-_NAME = "sage_notice"
-_SECONDS = 60
-_MOST = 1_000  # characters: cookies have 4 kB
-
-
 def kept(notice: str) -> list[Cookie]:
     """
     >>> read({"sage_notice": kept("revoked “ci”")[0].value})
@@ -368,12 +373,12 @@ def kept(notice: str) -> list[Cookie]:
     >>> read({"sage_notice": "no base64"}), read({})
     (None, None)
     """
-    value = urlsafe_b64encode(notice[:_MOST].encode()).decode().rstrip("=")
-    return [Cookie(key=_NAME, value=value, max_age=_SECONDS, **_COOKIE)]
+    value = urlsafe_b64encode(notice[:_NOTICE_CHARS].encode()).decode().rstrip("=")
+    return [Cookie(key=_NOTICE_COOKIE, value=value, max_age=_NOTICE_SECONDS, **_COOKIE)]
 
 
 def read(cookies: Mapping[str, str | None]) -> str | None:
-    value = cookies.get(_NAME) or ""
+    value = cookies.get(_NOTICE_COOKIE) or ""
     try:
         return urlsafe_b64decode(value + "=" * (-len(value) % 4)).decode() or None
     except ValueError:
@@ -382,7 +387,7 @@ def read(cookies: Mapping[str, str | None]) -> str | None:
 
 def shown(notice: str | None) -> Sequence[Cookie]:
     """Forget a notice that the answer shows."""
-    return [Cookie(key=_NAME, value="", max_age=0, **_COOKIE)] if notice else []
+    return [Cookie(key=_NOTICE_COOKIE, value="", max_age=0, **_COOKIE)] if notice else []
 
 
 class NavigationEntry(msgspec.Struct, frozen=True):
@@ -402,7 +407,6 @@ class NavigationEntry(msgspec.Struct, frozen=True):
         return path == self.path or path.startswith(f"{self.path}/")
 
 
-HOME = "/console"
 NAVIGATION = (
     NavigationEntry("Home", HOME, ANY_KEY, "h"),
     NavigationEntry("Tasks", "/console/tasks", "tasks", "t"),
@@ -424,9 +428,6 @@ NAVIGATION = (
 )
 
 
-_DIRECTORY = Path(__file__).parent / "templates"
-
-
 def render(template: str, **values: object) -> str:
     """Values are escaped, and a name that is not given is an error."""
     return _environment().get_template(template).render(**values)
@@ -440,7 +441,7 @@ def _seen(value: object) -> object:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_DIRECTORY),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_seen,
@@ -470,9 +471,6 @@ def _environment() -> Environment:
     return environment
 
 
-_HIGHLIGHTED = 100_000  # characters that are highlighted: the rest of a page would wait for more
-
-
 def code_block(text: str, language: str = "python") -> Markup:
     """
     >>> print(code_block("<1"))
@@ -496,18 +494,13 @@ def json_block(value: Json) -> Markup:
     return code_block(msgspec.json.format(msgspec.json.encode(readable(value)), indent=2).decode(), "json")
 
 
-_ASSETS = Path(__file__).parent / "static"
-_MEDIA_TYPES = {"style.css": "text/css", "console.js": "text/javascript"}
-_KEEP = "public, max-age=31536000, immutable"
-
-
 @get("/static/{digest:str}/{name:str}", sync_to_thread=True)
 def show_asset(digest: FromPath[str], name: FromPath[str]) -> Response[bytes]:
     """A page of another version of the server gets the file of this one, and does not keep it."""
     if name not in _MEDIA_TYPES:
         raise NotFoundError(f"the console has no file {name!r}")
     content = _content(name)
-    headers = {"Cache-Control": _KEEP if digest == _digest(content) else "no-store"}
+    headers = {"Cache-Control": _KEPT if digest == _digest(content) else "no-store"}
     return Response(content, media_type=_MEDIA_TYPES[name], headers=headers)
 
 
@@ -523,15 +516,6 @@ def _content(name: str) -> bytes:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",  # with "no-referrer", forms would not tell where they come from
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 def secure_headers(app: ASGIApp) -> ASGIApp:

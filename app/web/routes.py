@@ -39,6 +39,11 @@ from app.runs.schedule import Serving
 NotifyWorkers = Callable[[UUID], Awaitable[None]]
 """Announces a queued training run. A lost notification costs a delay, never a run."""
 
+_VALUES = 300_000  # of a body
+_DEPTH = 100
+_TEXT = msgspec.json.Decoder(str)
+_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 
 @runtime_checkable
 class SkillSearch(Protocol):
@@ -81,12 +86,6 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     serving: Serving = Serving()  # what runs learn from
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit
-
-
-_VALUES = 300_000
-_DEPTH = 100
-_TEXT = msgspec.json.Decoder(str)
-_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class JsonRequest(Request[Any, Any, Any]):

@@ -38,6 +38,17 @@ _SHUTDOWN_SECONDS = 3  # for open event streams to end
 _IDLE_SECONDS = 125  # longer than proxies keep connections: one that closes first answers a request with a reset
 _OTHER_FILES = 256  # of the process, besides connections
 
+log = structlog.get_logger(__name__)
+
+_VERSIONS = ("1.0", "1.1")  # the parser lets 0.9 and 2.0 pass too
+_MAX_HEADER_BYTES = 64 << 10
+_BODY_RATE = 5_000  # bytes per second that extend the time for a body
+_LINGER_SECONDS = 2.0  # for the rest of a body that nobody reads, so that the client can read the response
+_STUCK_SECONDS = 60.0  # for which a client may leave a response unread once the buffers are full
+_ID_HEADER = "X-Request-ID"
+_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNLOGGED = {"/healthz", "/livez", "/readyz", "/metrics"}  # polled every few seconds
+
 
 class Shutdown:
     """Whether this process was told to shut down."""
@@ -118,13 +129,6 @@ def _allow_files(connections: int) -> int:
         soft = needed if hard == unlimited else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == unlimited else min(connections, soft - _OTHER_FILES)
-
-
-_VERSIONS = ("1.0", "1.1")  # the parser lets 0.9 and 2.0 pass too
-_MAX_HEADER_BYTES = 64 << 10
-_BODY_RATE = 5_000  # bytes per second that extend the time for a body
-_LINGER_SECONDS = 2.0  # for the rest of a body that nobody reads, so that the client can read the response
-_STUCK_SECONDS = 60.0  # for which a client may leave a response unread once the buffers are full
 
 
 class ConnectionCounter:
@@ -304,13 +308,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._wait(_LINGER_SECONDS)  # closed with unread data, the connection would be reset, and the answer lost
 
 
-log = structlog.get_logger(__name__)
-
-_HEADER = "X-Request-ID"
-_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_UNLOGGED = {"/healthz", "/livez", "/readyz", "/metrics"}  # polled every few seconds
-
-
 def log_requests(app: ASGIApp) -> ASGIApp:
     """A middleware. A valid X-Request-ID sent by the caller is kept."""
 
@@ -318,7 +315,7 @@ def log_requests(app: ASGIApp) -> ASGIApp:
         if scope["type"] != ScopeType.HTTP:
             await app(scope, receive, send)
             return
-        given = Headers.from_scope(scope).get(_HEADER, "")
+        given = Headers.from_scope(scope).get(_ID_HEADER, "")
         request_id = given if _VALID_ID.fullmatch(given) else uuid4().hex
         began = time.perf_counter()
         status = 0
@@ -327,7 +324,7 @@ def log_requests(app: ASGIApp) -> ASGIApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableScopeHeaders.from_message(message)[_HEADER] = request_id
+                MutableScopeHeaders.from_message(message)[_ID_HEADER] = request_id
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):

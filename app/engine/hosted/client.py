@@ -38,6 +38,39 @@ _STREAM: Final = re.compile(rb"\s*(?:data|event|id|retry)?:")  # that such a bod
 _MAX_LINES: Final = 400_000  # two for a token, or four with carriage returns
 _TEXTS: Final = ("reasoning_content", "reasoning", "refusal")
 
+log = structlog.get_logger(__name__)
+
+LimitField = Literal["max_tokens", "max_completion_tokens"]
+Thoughts = Literal["none", "reasoning_content", "reasoning", "parts", "tags"]
+_TRANSIENT = {408, 409, 425, 429}  # client errors that are worth a retry
+_TOO_LATE = {504, 524}  # of a gateway: what is behind it was asked, and may still be answering
+_UNREACHABLE = (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)
+_NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached"}  # codes of a 429 that waiting does not end
+_STATUS_OF_CODE = {"invalid_api_key": 401, "model_not_found": 404, "insufficient_quota": 402}
+_UNSUPPORTED_PARAMETER = {400, 422}
+_MAX_REASON = 300  # characters of an error's text
+_MAX_BODY, _MAX_ERROR = 16 << 20, 64 << 10  # bytes of an answer, and of what is read of an error
+_MAX_CHARS = 2_000_000  # of an answer and its thoughts, which every later prompt and the database hold
+_MAX_TOKENS = 10**8  # of a request: what says more does not count
+_MAX_VALUES, _MAX_DEPTH = 300_000, 60  # of its JSON
+_MAX_STOPS = 4  # OpenAI's limit
+_CHARS_PER_TOKEN = 4
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # seconds between attempts
+_TOLD_SECONDS = 1.0  # a pause that is worth a word: the third in a row, or one that was asked for
+_CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 2.0  # servers close an idle connection after 5 s or more: no request meets that
+_NAMES_LIMIT = re.compile(r"max_(completion_)?tokens")
+_NAMES_STREAM = re.compile(r"\bstream(ing|ed)?\b")
+_NAMES_STREAM_USAGE = re.compile(r"stream_options|include_usage")
+_NAMES_SYSTEM = re.compile(r"\bsystem['\"`]?\W+(role|messages?|prompts?)\b|roles?\b.*\bsystem\b")
+_NOT_KNOWN = re.compile(
+    r"support|unknown|unrecogni[sz]ed|unexpected|permitted|allowed|accept|extra|deprecated|invalid param"
+)
+_THOUGHT = re.compile(rf"\s*(?:{CLOSED_THOUGHT}|{OPEN_THOUGHT})", re.DOTALL)  # that a text begins with
+_LENGTH = {"length", "max_tokens", "max_output_tokens"}
+_BROKEN_OFF = {"", "error", "abort", "cancelled", "network_error"}
+_OF_BODY: Final = {"content-encoding", "content-length", "content-type", "transfer-encoding"}
+
 
 class _Delta(msgspec.Struct, frozen=True):
     content: Any = None
@@ -123,40 +156,6 @@ def _payloads(body: bytes) -> Iterator[bytes]:
             if payload and payload != b"[DONE]":
                 yield b'{"error":' + payload + b"}" if name == b"error" else payload
             name, data = b"", []
-
-
-log = structlog.get_logger(__name__)
-
-LimitField = Literal["max_tokens", "max_completion_tokens"]
-Thoughts = Literal["none", "reasoning_content", "reasoning", "parts", "tags"]
-
-_TRANSIENT = {408, 409, 425, 429}  # client errors that are worth a retry
-_TOO_LATE = {504, 524}  # of a gateway: what is behind it was asked, and may still be answering
-_UNREACHABLE = (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)
-_NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached"}  # codes of a 429 that waiting does not end
-_STATUS_OF_CODE = {"invalid_api_key": 401, "model_not_found": 404, "insufficient_quota": 402}
-_UNSUPPORTED_PARAMETER = {400, 422}
-_MAX_REASON = 300  # characters of an error's text
-_MAX_BODY, _MAX_ERROR = 16 << 20, 64 << 10  # bytes of an answer, and of what is read of an error
-_MAX_CHARS = 2_000_000  # of an answer and its thoughts, which every later prompt and the database hold
-_MAX_TOKENS = 10**8  # of a request: what says more does not count
-_MAX_VALUES, _MAX_DEPTH = 300_000, 60  # of its JSON
-_MAX_STOPS = 4  # OpenAI's limit
-_CHARS_PER_TOKEN = 4
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # seconds between attempts
-_TOLD_SECONDS = 1.0  # a pause that is worth a word: the third in a row, or one that was asked for
-_CONNECT_SECONDS = 10.0
-_IDLE_SECONDS = 2.0  # servers close an idle connection after 5 s or more: no request meets that
-_NAMES_LIMIT = re.compile(r"max_(completion_)?tokens")
-_NAMES_STREAM = re.compile(r"\bstream(ing|ed)?\b")
-_NAMES_STREAM_USAGE = re.compile(r"stream_options|include_usage")
-_NAMES_SYSTEM = re.compile(r"\bsystem['\"`]?\W+(role|messages?|prompts?)\b|roles?\b.*\bsystem\b")
-_NOT_KNOWN = re.compile(
-    r"support|unknown|unrecogni[sz]ed|unexpected|permitted|allowed|accept|extra|deprecated|invalid param"
-)
-_THOUGHT = re.compile(rf"\s*(?:{CLOSED_THOUGHT}|{OPEN_THOUGHT})", re.DOTALL)  # that a text begins with
-_LENGTH = {"length", "max_tokens", "max_output_tokens"}
-_BROKEN_OFF = {"", "error", "abort", "cancelled", "network_error"}
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -600,9 +599,6 @@ class _CutOffError(httpx.DecodingError):
     def __init__(self, message: str, received: int, request: httpx.Request) -> None:
         super().__init__(message, request=request)
         self.received = received
-
-
-_OF_BODY: Final = {"content-encoding", "content-length", "content-type", "transfer-encoding"}
 
 
 def open_http(
