@@ -128,7 +128,8 @@ def _receive(client: httpx.Client, url: str, part: Path) -> None:
     try:
         repeated(lambda: _go_on(client, url, part), lambda: _size(part))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ModelDownloadError(_broken_off(url, part, error)) from error
+        kept = f"; {_size(part) >> 20} MB are kept, and the next attempt goes on from there" if _size(part) else ""
+        raise ModelDownloadError(without_password(f"{url}: {first_line(error)}{kept}")) from error
 
 
 def repeated(attempt: Callable[[], T], size: Callable[[], int] = lambda: 0) -> T:
@@ -200,11 +201,6 @@ def _keep_tag(response: httpx.Response, part: Path) -> None:
 
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
-
-
-def _broken_off(url: str, part: Path, error: Exception) -> str:
-    kept = f"; {_size(part) >> 20} MB are kept, and the next attempt goes on from there" if _size(part) else ""
-    return without_password(f"{url}: {first_line(error)}{kept}")
 
 
 class PackageIndexes(msgspec.Struct, frozen=True):

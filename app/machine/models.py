@@ -85,7 +85,8 @@ def from_copy(model: CatalogModel, given: Path, folder: Path) -> Path:
     files = sorted(given.iterdir()) if given.is_dir() else [given]
     for path in files:
         if path.suffix == ".gguf" and (path == given or path.stat().st_size == model.size):
-            check_hash(path, model)
+            if (found := file_hash(path)) != model.sha256:
+                raise ModelHashError(_another(str(path), found, model))
             return path
     wheels = [_wheel_in(files, wheel) for wheel in model.wheels]
     missing = [wheel for wheel, path in zip(model.wheels, wheels, strict=True) if path is None]
@@ -120,12 +121,6 @@ def join(model: CatalogModel, wheels: Sequence[Path], folder: Path) -> Path:
     return path
 
 
-def check_hash(path: Path, model: CatalogModel) -> None:
-    """Raises ModelHashError."""
-    if (found := file_hash(path)) != model.sha256:
-        raise ModelHashError(_another(str(path), found, model))
-
-
 def kept(model: CatalogModel, folder: Path) -> Path | None:
     """The file as an earlier pull left it, unless it is damaged: then it is deleted."""
     path = folder / model.file
@@ -133,10 +128,6 @@ def kept(model: CatalogModel, folder: Path) -> Path | None:
         return path
     path.unlink(missing_ok=True)
     return None
-
-
-def remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_parts(model: CatalogModel, wheels: Sequence[Path], partial: Path) -> None:
@@ -393,7 +384,7 @@ def install(model: CatalogModel, models: Path, source: SourceName = "any", given
         prompt_profile=model.prompt_profile,
     )
     _convert(gguf, target, origin)
-    remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return target
 
 
@@ -440,10 +431,10 @@ def _pull_gguf(name: str, models: Path) -> Path:
     try:
         target = _convert_file(gguf, models, directory_stem(name))
     except ModelError as error:
-        remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         message = str(error).replace(str(gguf), name)
         raise type(error)(f"{message}. What was downloaded is deleted, and the next pull begins again") from error
-    remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return target
 
 

@@ -20,18 +20,28 @@ from app.base.guarded_output import dropped_lines
 from app.base.loop import running_loops
 from app.db import runners, tables
 from app.db.database import TRANSIENT
-from app.db.tables import TaskState
 from app.engine.dispatch import Occupancy
 from app.runs import store as runs
 from app.tasks import queue
 
 log = structlog.get_logger(__name__)
 
+REQUESTS = PrometheusConfig(
+    app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/livez", "/readyz", "/metrics"]
+)
+
 ReadinessCheck = Callable[[], Awaitable[object]]
 """Returns if the component works (a string is a warning). Raises AppError with the reason if it does not."""
 
 _TIMEOUT_SECONDS = 5.0  # of one check
 _REMARK_SECONDS = 2.0  # of one remark: it ends before a check does
+_OF_RUNNERS: tuple[tuple[type[Counter | Gauge], str, str, str], ...] = (  # with the column that each shows
+    (Gauge, "sage_runner_tasks", "Tasks that a runner executes", "in_flight"),
+    (Gauge, "sage_runner_memory_bytes", "Memory of a runner", "memory_bytes"),
+    (Counter, "sage_runner_loop_failures", "Failed rounds of its work", "loop_failures"),
+    (Counter, "sage_runner_loop_restarts", "Restarts of its work", "loop_restarts"),
+    (Counter, "sage_runner_log_lines_dropped", "Lines it could not write", "dropped_lines"),
+)
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -110,11 +120,6 @@ async def _remark(name: str, check: Callable[[], Awaitable[str]]) -> str:
     return ""
 
 
-REQUESTS = PrometheusConfig(
-    app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/livez", "/readyz", "/metrics"]
-)
-
-
 @get("/metrics", tags=["Health"], summary="Metrics for Prometheus", media_type=MediaType.TEXT)
 async def metrics(
     session: NamedDependency[AsyncSession], occupancy: NamedDependency[Callable[[], Occupancy]]
@@ -126,33 +131,34 @@ async def metrics(
     registry = CollectorRegistry()
     await _add_tasks(registry, session)
     await _add_runs(registry, session)
-    gauge = Gauge("sage_model_servers", "Model servers", ["state"], registry=registry)
-    for each, count in occupancy().servers.items():
-        gauge.labels(each.value).set(count)
+    servers = {state.value: count for state, count in occupancy().servers.items()}
+    _add_states(registry, "sage_model_servers", "Model servers", servers)
     _add_loops(registry)
     _add_runners(registry, await runners.live(session), await runners.starts(session))
     text = generate_latest(REGISTRY).decode() + generate_latest(registry).decode()
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
+def _add_states(registry: CollectorRegistry, name: str, about: str, values: Mapping[str, float]) -> None:
+    gauge = Gauge(name, about, ["state"], registry=registry)
+    for state, value in values.items():
+        gauge.labels(state).set(value)
+
+
 async def _add_tasks(registry: CollectorRegistry, session: AsyncSession) -> None:
     depth = await queue.read(session)
-    gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
-    gauge.labels(TaskState.ACCEPTED.value).set(depth.queued)
-    gauge.labels(TaskState.RUNNING.value).set(depth.running)
-    gauge.labels(TaskState.WAITING.value).set(depth.waiting)
+    counts = {"accepted": depth.queued, "running": depth.running, "waiting": depth.waiting}
+    _add_states(registry, "sage_tasks", "Tasks that have not ended", counts)
     gauge = Gauge("sage_task_queue_age_seconds", "Time since the oldest queued task was sent", registry=registry)
     gauge.set(depth.oldest_seconds)
 
 
 async def _add_runs(registry: CollectorRegistry, session: AsyncSession) -> None:
-    counted = Gauge("sage_training_runs", "Training runs that have not ended", ["state"], registry=registry)
-    steps = Gauge("sage_training_run_steps", "Steps of the running training runs", ["state"], registry=registry)
     progress = await runs.progress(session)
-    counted.labels("queued").set(progress.queued)
-    counted.labels("running").set(progress.running)
-    steps.labels("done").set(progress.steps_done)
-    steps.labels("planned").set(progress.steps_planned)
+    counts = {"queued": progress.queued, "running": progress.running}
+    steps = {"done": progress.steps_done, "planned": progress.steps_planned}
+    _add_states(registry, "sage_training_runs", "Training runs that have not ended", counts)
+    _add_states(registry, "sage_training_run_steps", "Steps of the running training runs", steps)
 
 
 def _add_loops(registry: CollectorRegistry) -> None:
@@ -167,23 +173,12 @@ def _add_loops(registry: CollectorRegistry) -> None:
 
 
 def _add_runners(registry: CollectorRegistry, live: Sequence[tables.RunnerProcess], starts: int) -> None:
-    gauge = Gauge("sage_runners", "Live runners", ["state"], registry=registry)
     faulty = sum(each.error is not None for each in live)
-    gauge.labels("working").set(len(live) - faulty)
-    gauge.labels("faulty").set(faulty)
+    _add_states(registry, "sage_runners", "Live runners", {"working": len(live) - faulty, "faulty": faulty})
     Counter("sage_runner_starts", "Runners that were ever started", registry=registry).inc(starts)
-    labels = ["host", "pid"]
-    tasks = Gauge("sage_runner_tasks", "Tasks that a runner executes", labels, registry=registry)
-    memory = Gauge("sage_runner_memory_bytes", "Memory of a runner", labels, registry=registry)
-    loops = Counter("sage_runner_loop_failures", "Failed rounds of its work", labels, registry=registry)
-    restarts = Counter("sage_runner_loop_restarts", "Restarts of its work", labels, registry=registry)
-    dropped = Counter("sage_runner_log_lines_dropped", "Lines it could not write", labels, registry=registry)
-    for each in live:
-        loops.labels(each.host, each.pid).inc(each.loop_failures)
-        restarts.labels(each.host, each.pid).inc(each.loop_restarts)
-        dropped.labels(each.host, each.pid).inc(each.dropped_lines)
-        tasks.labels(each.host, each.pid).set(each.in_flight)
-        memory.labels(each.host, each.pid).set(each.memory_bytes)
-    gauge = Gauge("sage_generations", "Generations requested from model servers", ["state"], registry=registry)
-    gauge.labels("in_flight").set(sum(each.generating for each in live))
-    gauge.labels("waiting").set(sum(each.waiting for each in live))
+    for kind, name, about, column in _OF_RUNNERS:
+        metric = kind(name, about, ["host", "pid"], registry=registry)
+        for each in live:
+            metric.labels(each.host, each.pid).inc(getattr(each, column))
+    states = {"in_flight": sum(each.generating for each in live), "waiting": sum(each.waiting for each in live)}
+    _add_states(registry, "sage_generations", "Generations requested from model servers", states)

@@ -85,10 +85,8 @@ async def _run(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None)
     stop = _StopSignals()
     life = LivenessReporter(parts.settings.notify_socket)
     watchdog = Watchdog(parts.settings.runner_watchdog_seconds)
-    owner, stuck_seconds = (
-        new_owner(),
-        parts.settings.runner_watchdog_seconds / 2,
-    )  # a sign before the watchdog bites
+    owner = new_owner()
+    stuck_seconds = parts.settings.runner_watchdog_seconds / 2  # a sign before the watchdog bites
     crashes = CrashFile(parts.settings.data_dir / "runners", owner, stuck_seconds)
     async with crashes, watchdog, life, _open(parts, judge, spans_of, owner) as opened:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.at_once), opened.executor.sessions
