@@ -309,7 +309,8 @@ def write_weights(file: GgufFile, shape: Shape, path: Path, advance: Callable[[i
 
     Raises GgufError for a tensor that is missing, unknown, of another shape or not finite.
     """
-    targets = dict(sorted(_targets(file, shape).items(), key=lambda item: item[1].name))
+    layout = _layout(shape, rotated=file.architecture == "llama")
+    targets = dict(sorted(layout.items(), key=lambda item: item[1].name))
     _check(file, targets)
     with path.open("wb") as out:
         out.write(_header(list(targets.values())))
@@ -330,10 +331,6 @@ def to_bfloat16(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
 def weights_size(shape: Shape) -> int:
     """Bytes that the file of these weights will have, without its header."""
     return sum(2 * int(np.prod(target.shape)) for target in _layout(shape, rotated=False).values())
-
-
-def _targets(file: GgufFile, shape: Shape) -> dict[str, _Target]:
-    return _layout(shape, rotated=file.architecture == "llama")
 
 
 def _layout(shape: Shape, *, rotated: bool) -> dict[str, _Target]:
@@ -444,7 +441,9 @@ def convert(gguf: Path, target: Path, origin: Origin, progress: Callable[[int, i
     needed = weights_size(shape)
     partial = target.with_name(f".{target.name}.partial")
     try:
-        _make_empty(partial, needed)
+        shutil.rmtree(partial, ignore_errors=True)  # of a conversion that was killed
+        partial.mkdir(parents=True)
+        check_disk_space(partial, needed + _SPARE)
         _write_json(partial / "config.json", config_of(file, shape))
         tokenizer_of(file).save(str(partial / "tokenizer.json"))
         _write_json(partial / "tokenizer_config.json", tokenizer_config(file))
@@ -484,12 +483,6 @@ def check_disk_space(place: Path, needed: int) -> None:
         raise StorageError(
             f"{needed >> 20} MB are needed in {place}, {free >> 20} MB are free: free some, or set SAGE_DATA_DIR"
         )
-
-
-def _make_empty(partial: Path, needed: int) -> None:
-    shutil.rmtree(partial, ignore_errors=True)  # of a conversion that was killed
-    partial.mkdir(parents=True)
-    check_disk_space(partial, needed + _SPARE)
 
 
 def _write_json(path: Path, content: object) -> None:
