@@ -1,8 +1,5 @@
 """The manual's pages of settings and of REST, made from the code. `make manual` writes them."""
 
-import inspect
-import re
-import textwrap
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -14,7 +11,7 @@ from msgspec import inspect as types
 from app.base.run_settings import RunSettings
 from app.base.settings import Settings, variable_of
 from app.projects.settings import ProjectSettings
-from app.web.openapi import field_docs
+from app.web.openapi import field_docs, field_sections
 from app.web.problem import COMMON_PROBLEMS
 
 Json = Mapping[str, Any]
@@ -64,12 +61,12 @@ def settings_page() -> str:
 
 def described(kind: type[msgspec.Struct]) -> list[Setting]:
     """Every field with the comment above its section and the docstring below it. Fails where one has none."""
-    source = textwrap.dedent(inspect.getsource(kind))
+    sections = field_sections(kind)
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     shown = {field.name: field.type for field in types.type_info(kind).fields}  # type: ignore[attr-defined]
     found = []
     for name, text in field_docs(kind).items():
-        section = _section(source, name)
+        section = sections.get(name, "")
         found.append(Setting(section, name, _values(shown[name]), _default(fields[name].default), text))
         found += _inside(section, name, shown[name])
     missing = fields.keys() - {each.name for each in found}
@@ -100,11 +97,6 @@ def _tables(kind: type[msgspec.Struct], called: Any) -> Iterator[str]:
             if each.section == section:
                 yield f"| `{called(each.name)}` | {each.values} | {each.default} | {each.description} |"
         yield ""
-
-
-def _section(source: str, name: str) -> str:
-    comments = re.findall(r"^    # (.+)$", source.partition(f"\n    {name}: ")[0], re.MULTILINE)
-    return str(comments[-1]) if comments else ""
 
 
 def _default(value: object) -> str:

@@ -4,9 +4,7 @@ A form may be made out of the type of some settings. Fields of nested settings a
 `limits.queued_tasks`. What has no simple field is written as JSON.
 """
 
-import inspect
 import re
-import textwrap
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -18,7 +16,7 @@ from msgspec import inspect as types
 from app.base.errors import AppError, InvalidError
 from app.base.untrusted import JsonError, decode_json
 from app.base.values import Json
-from app.web.openapi import field_docs
+from app.web.openapi import field_docs, field_sections
 
 T = TypeVar("T")
 
@@ -158,7 +156,7 @@ class SettingGroup(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def setting_groups(kind: type[msgspec.Struct]) -> tuple[SettingGroup, ...]:
     """Those that are not nested come first."""
-    helps, sections = field_docs(kind), _sections(kind)
+    helps, sections = field_docs(kind), field_sections(kind)
     plain: list[SettingField] = []
     nested: list[SettingGroup] = []
     for field in _fields(kind):
@@ -301,14 +299,3 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[types.Field, ...]:
     shown: Any = types.type_info(kind)
     fields: tuple[types.Field, ...] = shown.fields
     return fields
-
-
-def _sections(kind: type[Any]) -> dict[str, str]:
-    """The last comment of the class above each field."""
-    found, section = {}, ""
-    for line in textwrap.dedent(inspect.getsource(kind)).splitlines():
-        if line.startswith("    # "):
-            section = line.removeprefix("    # ")
-        elif match := re.match(r"    (\w+): ", line):
-            found[match[1]] = section
-    return found

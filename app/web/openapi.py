@@ -212,6 +212,17 @@ def field_docs(kind: type) -> Mapping[str, str]:
     return found
 
 
+def field_sections(kind: type) -> dict[str, str]:
+    """The last comment of the class above each field."""
+    found, section = {}, ""
+    for line in textwrap.dedent(inspect.getsource(kind)).splitlines():
+        if line.startswith("    # "):
+            section = line.removeprefix("    # ")
+        elif match := re.match(r"    (\w+): ", line):
+            found[match[1]] = section
+    return found
+
+
 def _comments(source: str) -> Iterator[tuple[str, str]]:
     for line in source.splitlines():
         if match := _COMMENTED.fullmatch(line):
