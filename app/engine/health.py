@@ -48,73 +48,138 @@ Prove = Callable[[Replica], Awaitable[Capabilities]]
 """Raises SettingError where the server's flags must be changed, EngineError where it cannot be reached now."""
 
 
-class QueryShape(msgspec.Struct, frozen=True):
-    """Shape of the query projections that the adapter covers."""
-
-    layers: int
-    width: int  # input features
-    queries: int  # output features
-
-
-def read_shape(model: Path) -> QueryShape | None:
-    """None if the base's config.json does not give it, or the layers differ from each other."""
-    try:
-        config: dict[str, Any] = read_json(model, "config.json")
-    except ModelError:
-        return None
-    kinds = set(config.get("layer_types") or ["full_attention"])
-    if not all(isinstance(config.get(name), int) for name in _LAYERS) or kinds != {"full_attention"}:
-        return None
-    layers, width, heads = (config[name] for name in _LAYERS)
-    return QueryShape(layers, width, heads * (config.get("head_dim") or width // heads))
+class HealthChecks(msgspec.Struct, frozen=True):
+    interval: float = 1.0  # seconds between two checks, on average
+    timeout: float = 5.0  # seconds of one check
+    max_misses: int = 3  # checks in a row without an answer that put a server out; a busy one may miss one
+    probe_timeout: float = 60.0  # seconds of a capability probe
+    may_sleep: bool = False  # servers may be put to sleep, so each check looks for that
 
 
-def write_noop_adapter(directory: Path, shape: QueryShape, rank: int) -> Path:
-    """Write `directory`/.capability-... atomically, once. Raises OSError."""
-    path = directory / f".capability-{rank}-{shape.layers}x{shape.width}x{shape.queries}"
-    if path.is_dir():
-        return path
-    directory.mkdir(parents=True, exist_ok=True)
-    with scratch_directory(directory) as scratch:
-        draft = scratch / path.name
-        draft.mkdir(0o755)  # the server may run as another user
-        (draft / "adapter_config.json").write_text(json.dumps(_config(rank)), "utf-8")
-        save_file(_weights(shape, rank), draft / "adapter_model.safetensors")
+class _Sleep(msgspec.Struct):
+    is_sleeping: bool
+
+
+class HealthMonitor:
+    """`on_return` is called before a server gets its first requests, and before it gets requests again."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        prove: Prove,
+        checks: HealthChecks,
+        on_return: OnReturn,
+        *,
+        health: str = "/health",
+    ) -> None:
+        """`health` is the path that a healthy server answers; "": none beside `/v1/models`."""
+        self.replica = replica
+        self.setting_error: SettingError | None = None  # of the last probe: the server's flags must be changed
+        self.checked = asyncio.Event()  # set after the first check
+        self._prove, self._checks, self._on_return, self._health = prove, checks, on_return, health
+        self.loop = Loop(f"health of {replica.url}", self._tick, checks.interval)
+        replica.recheck = self.loop.wake
+        self._misses = 0
+        self._failed_admissions = 0  # in a row
+        self._not_before = 0.0
+
+    async def _tick(self) -> float:
+        """Jittered, so that several processes do not check at the same time."""
         try:
-            draft.rename(path)
-        except OSError:
-            if not path.is_dir():  # otherwise another process was faster
-                raise
-    return path
+            await self._check()
+        finally:
+            self.checked.set()
+        return self._checks.interval * random.uniform(0.75, 1.25)
 
+    async def _check(self) -> None:
+        if not await self._is_healthy():
+            return
+        lost = self.replica.take_lost()
+        if lost:
+            log.warning("a model server lost adapters: was it restarted?", url=self.replica.url, lost=sorted(lost))
+        elif self.replica.alive or asyncio.get_running_loop().time() < self._not_before:
+            return
+        await self._readmit()
 
-def _config(rank: int) -> dict[str, Any]:
-    return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": rank,
-        "lora_alpha": rank,
-        "lora_dropout": 0.0,
-        "target_modules": ["q_proj"],
-        "bias": "none",
-    }
+    async def _is_healthy(self) -> bool:
+        try:
+            async with asyncio.timeout(self._checks.timeout):
+                await self._ask()
+        except TimeoutError:
+            self._count_miss(EngineError(f"{self.replica.url} does not answer: check its log."))
+        except (InvalidResponseError, EngineRefusalError) as error:
+            self._reject(SettingError(f"{self.replica.setting} names a server that is not vLLM: {error}"))
+        except ReplicaError as error:
+            if error.code and not self._health:  # a router that answers, for one of its servers that does not
+                return True
+            if error.code:  # it reports itself as unhealthy
+                self.replica.eject(error)
+            else:
+                self._count_miss(error)
+        except EngineError as error:
+            self.replica.eject(error)
+        else:
+            self._misses = 0
+            return True
+        return False
 
+    async def _ask(self) -> None:
+        if self._health:
+            await self.replica.ask("GET", self._health, None)
+        if self._checks.may_sleep:
+            await self._check_awake()
+        await self.replica.models()
 
-def _weights(shape: QueryShape, rank: int) -> dict[str, np.ndarray[Any, Any]]:
-    weights: dict[str, np.ndarray[Any, Any]] = {}
-    for layer in range(shape.layers):
-        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        weights[f"{name}.lora_A.weight"] = np.zeros((rank, shape.width), np.float32)
-        weights[f"{name}.lora_B.weight"] = np.zeros((shape.queries, rank), np.float32)
-    return weights
+    def _count_miss(self, cause: EngineError) -> None:
+        """A busy server may be late, and a connection may break, so one miss is tolerated."""
+        self._misses += 1
+        if self._misses >= self._checks.max_misses or not self.replica.alive:
+            self.replica.eject(cause)
 
+    async def _check_awake(self) -> None:
+        """Raises EngineError if the server sleeps: requests would wait as long as a run updates on its GPU."""
+        try:
+            state: _Sleep = await self.replica.ask("GET", "/is_sleeping", _Sleep)
+        except EngineRefusalError as error:
+            raise EngineError(
+                f"{self.replica.url} does not report whether it sleeps: start vLLM with "
+                "VLLM_SERVER_DEV_MODE=1 and "
+                "--enable-sleep-mode, or set SAGE_ENGINE_SLEEP=never."
+            ) from error
+        if state.is_sleeping:
+            raise EngineError(f"{self.replica.url} is asleep: it wakes when the update on its GPU has ended.")
 
-async def clear_nan_blocks(replica: Replica, max_model_len: int | None) -> None:
-    """Raises what `complete` raises."""
-    length = min(max_model_len or _SOME, _LONG) - 1
-    prompt = tuple(1 + number % 31 for number in range(length))
-    once = Sampling(max_tokens=1, temperature=0)
-    await replica.complete(prompt, model=BASE, sampling=once, control=True)
+    async def _readmit(self) -> None:
+        """Back off exponentially after failures, here or of requests while /health was good."""
+        self.replica.set_state(ReplicaState.RETURNING)
+        try:
+            async with asyncio.timeout(self._checks.probe_timeout):
+                capabilities = await self._prove(self.replica)
+            self.replica.capabilities, self.setting_error = capabilities, None
+            await self._on_return(self.replica)
+        except TimeoutError:
+            self._reject(EngineError(f"{self.replica.url} answers /health but no request: check its log."))
+        except AppError as error:
+            self._reject(error)
+        except Exception as error:  # a defect, which the loop logs
+            self._reject(EngineError(f"{self.replica.url} cannot be made ready: {error}"))
+            raise
+        else:
+            self._failed_admissions = 0
+            if self.replica.state is ReplicaState.RETURNING:
+                self.replica.set_state(ReplicaState.LIVE)
+                log.info("a model server is ready", **msgspec.structs.asdict(capabilities))
+        finally:
+            pause = self._checks.interval * 2 ** min(self.replica.ejections + self._failed_admissions, 5)
+            self._not_before = asyncio.get_running_loop().time() + pause
+
+    def _reject(self, cause: AppError) -> None:
+        self._failed_admissions += 1
+        if isinstance(cause, SettingError):
+            if str(cause) != str(self.setting_error):
+                log.error("a model server cannot be used", url=self.replica.url, cause=str(cause))
+            self.setting_error = cause
+        self.replica.eject(cause)
 
 
 async def probe_capabilities(replica: Replica, requirements: ServerRequirements) -> Capabilities:
@@ -273,135 +338,70 @@ def _name() -> str:
     return f"{PROBE_PREFIX}{uuid4().hex[:12]}"
 
 
-class HealthChecks(msgspec.Struct, frozen=True):
-    interval: float = 1.0  # seconds between two checks, on average
-    timeout: float = 5.0  # seconds of one check
-    max_misses: int = 3  # checks in a row without an answer that put a server out; a busy one may miss one
-    probe_timeout: float = 60.0  # seconds of a capability probe
-    may_sleep: bool = False  # servers may be put to sleep, so each check looks for that
+async def clear_nan_blocks(replica: Replica, max_model_len: int | None) -> None:
+    """Raises what `complete` raises."""
+    length = min(max_model_len or _SOME, _LONG) - 1
+    prompt = tuple(1 + number % 31 for number in range(length))
+    once = Sampling(max_tokens=1, temperature=0)
+    await replica.complete(prompt, model=BASE, sampling=once, control=True)
 
 
-class _Sleep(msgspec.Struct):
-    is_sleeping: bool
+class QueryShape(msgspec.Struct, frozen=True):
+    """Shape of the query projections that the adapter covers."""
+
+    layers: int
+    width: int  # input features
+    queries: int  # output features
 
 
-class HealthMonitor:
-    """`on_return` is called before a server gets its first requests, and before it gets requests again."""
+def read_shape(model: Path) -> QueryShape | None:
+    """None if the base's config.json does not give it, or the layers differ from each other."""
+    try:
+        config: dict[str, Any] = read_json(model, "config.json")
+    except ModelError:
+        return None
+    kinds = set(config.get("layer_types") or ["full_attention"])
+    if not all(isinstance(config.get(name), int) for name in _LAYERS) or kinds != {"full_attention"}:
+        return None
+    layers, width, heads = (config[name] for name in _LAYERS)
+    return QueryShape(layers, width, heads * (config.get("head_dim") or width // heads))
 
-    def __init__(
-        self,
-        replica: Replica,
-        prove: Prove,
-        checks: HealthChecks,
-        on_return: OnReturn,
-        *,
-        health: str = "/health",
-    ) -> None:
-        """`health` is the path that a healthy server answers; "": none beside `/v1/models`."""
-        self.replica = replica
-        self.setting_error: SettingError | None = None  # of the last probe: the server's flags must be changed
-        self.checked = asyncio.Event()  # set after the first check
-        self._prove, self._checks, self._on_return, self._health = prove, checks, on_return, health
-        self.loop = Loop(f"health of {replica.url}", self._tick, checks.interval)
-        replica.recheck = self.loop.wake
-        self._misses = 0
-        self._failed_admissions = 0  # in a row
-        self._not_before = 0.0
 
-    async def _tick(self) -> float:
-        """Jittered, so that several processes do not check at the same time."""
+def write_noop_adapter(directory: Path, shape: QueryShape, rank: int) -> Path:
+    """Write `directory`/.capability-... atomically, once. Raises OSError."""
+    path = directory / f".capability-{rank}-{shape.layers}x{shape.width}x{shape.queries}"
+    if path.is_dir():
+        return path
+    directory.mkdir(parents=True, exist_ok=True)
+    with scratch_directory(directory) as scratch:
+        draft = scratch / path.name
+        draft.mkdir(0o755)  # the server may run as another user
+        (draft / "adapter_config.json").write_text(json.dumps(_config(rank)), "utf-8")
+        save_file(_weights(shape, rank), draft / "adapter_model.safetensors")
         try:
-            await self._check()
-        finally:
-            self.checked.set()
-        return self._checks.interval * random.uniform(0.75, 1.25)
+            draft.rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was faster
+                raise
+    return path
 
-    async def _check(self) -> None:
-        if not await self._is_healthy():
-            return
-        lost = self.replica.take_lost()
-        if lost:
-            log.warning("a model server lost adapters: was it restarted?", url=self.replica.url, lost=sorted(lost))
-        elif self.replica.alive or asyncio.get_running_loop().time() < self._not_before:
-            return
-        await self._readmit()
 
-    async def _is_healthy(self) -> bool:
-        try:
-            async with asyncio.timeout(self._checks.timeout):
-                await self._ask()
-        except TimeoutError:
-            self._count_miss(EngineError(f"{self.replica.url} does not answer: check its log."))
-        except (InvalidResponseError, EngineRefusalError) as error:
-            self._reject(SettingError(f"{self.replica.setting} names a server that is not vLLM: {error}"))
-        except ReplicaError as error:
-            if error.code and not self._health:  # a router that answers, for one of its servers that does not
-                return True
-            if error.code:  # it reports itself as unhealthy
-                self.replica.eject(error)
-            else:
-                self._count_miss(error)
-        except EngineError as error:
-            self.replica.eject(error)
-        else:
-            self._misses = 0
-            return True
-        return False
+def _config(rank: int) -> dict[str, Any]:
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": rank,
+        "lora_dropout": 0.0,
+        "target_modules": ["q_proj"],
+        "bias": "none",
+    }
 
-    async def _ask(self) -> None:
-        if self._health:
-            await self.replica.ask("GET", self._health, None)
-        if self._checks.may_sleep:
-            await self._check_awake()
-        await self.replica.models()
 
-    def _count_miss(self, cause: EngineError) -> None:
-        """A busy server may be late, and a connection may break, so one miss is tolerated."""
-        self._misses += 1
-        if self._misses >= self._checks.max_misses or not self.replica.alive:
-            self.replica.eject(cause)
-
-    async def _check_awake(self) -> None:
-        """Raises EngineError if the server sleeps: requests would wait as long as a run updates on its GPU."""
-        try:
-            state: _Sleep = await self.replica.ask("GET", "/is_sleeping", _Sleep)
-        except EngineRefusalError as error:
-            raise EngineError(
-                f"{self.replica.url} does not report whether it sleeps: start vLLM with "
-                "VLLM_SERVER_DEV_MODE=1 and "
-                "--enable-sleep-mode, or set SAGE_ENGINE_SLEEP=never."
-            ) from error
-        if state.is_sleeping:
-            raise EngineError(f"{self.replica.url} is asleep: it wakes when the update on its GPU has ended.")
-
-    async def _readmit(self) -> None:
-        """Back off exponentially after failures, here or of requests while /health was good."""
-        self.replica.set_state(ReplicaState.RETURNING)
-        try:
-            async with asyncio.timeout(self._checks.probe_timeout):
-                capabilities = await self._prove(self.replica)
-            self.replica.capabilities, self.setting_error = capabilities, None
-            await self._on_return(self.replica)
-        except TimeoutError:
-            self._reject(EngineError(f"{self.replica.url} answers /health but no request: check its log."))
-        except AppError as error:
-            self._reject(error)
-        except Exception as error:  # a defect, which the loop logs
-            self._reject(EngineError(f"{self.replica.url} cannot be made ready: {error}"))
-            raise
-        else:
-            self._failed_admissions = 0
-            if self.replica.state is ReplicaState.RETURNING:
-                self.replica.set_state(ReplicaState.LIVE)
-                log.info("a model server is ready", **msgspec.structs.asdict(capabilities))
-        finally:
-            pause = self._checks.interval * 2 ** min(self.replica.ejections + self._failed_admissions, 5)
-            self._not_before = asyncio.get_running_loop().time() + pause
-
-    def _reject(self, cause: AppError) -> None:
-        self._failed_admissions += 1
-        if isinstance(cause, SettingError):
-            if str(cause) != str(self.setting_error):
-                log.error("a model server cannot be used", url=self.replica.url, cause=str(cause))
-            self.setting_error = cause
-        self.replica.eject(cause)
+def _weights(shape: QueryShape, rank: int) -> dict[str, np.ndarray[Any, Any]]:
+    weights: dict[str, np.ndarray[Any, Any]] = {}
+    for layer in range(shape.layers):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = np.zeros((rank, shape.width), np.float32)
+        weights[f"{name}.lora_B.weight"] = np.zeros((shape.queries, rank), np.float32)
+    return weights
