@@ -57,7 +57,7 @@ def server_command(command: Callable[..., None]) -> Callable[..., None]:
     """--url, --key and --json, for a command whose first argument is the open `ServerSession`."""
 
     @server_options
-    @json_option
+    @click.option("--json", "as_json", is_flag=True, help="print the server's answer as JSON")
     @wraps(command)
     def connected(*, url: str, key: str, as_json: bool, **options: Any) -> None:
         # Imported here because httpx and rich take a moment, which `sage --help` need not wait for.
@@ -70,18 +70,14 @@ def server_command(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def server_options(command: F) -> F:
-    """--url and --key."""
-    return url_option(key_option(command))
-
-
-def key_option(command: F) -> F:
-    """--key. On the machine of the server, the first admin key is the default."""
-    return click.option(
+    """--url and --key. On the machine of the server, the first admin key is the default."""
+    key = click.option(
         "--key",
         envvar=["SAGE_KEY", "KEY"],
         callback=_key,
         help="a key of the server  [env SAGE_KEY; default: the admin key of `sage up` on this machine]",
-    )(command)
+    )
+    return url_option(key(command))
 
 
 def url_option(command: F) -> F:
@@ -94,10 +90,6 @@ def url_option(command: F) -> F:
         callback=_url,
         help="the server  [env SAGE_URL]",
     )(command)
-
-
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="print the server's answer as JSON")(command)
 
 
 def project_option(command: F) -> F:

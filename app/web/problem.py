@@ -94,17 +94,6 @@ CHANGE = problems(400, 401, 403, 404, 409)
 """Of one that may find it in a state in which it cannot be changed."""
 
 
-def problem_of(
-    status: HTTPStatus,
-    error: str,
-    detail: str,
-    *,
-    field: str | None = None,
-    limit: ReachedLimit | UnsetType = UNSET,
-) -> Problem:
-    return Problem(title=status.phrase, status=status.value, detail=detail, error=error, field=field, limit=limit)
-
-
 def error_name(status: HTTPStatus) -> str:
     """
     >>> error_name(HTTPStatus.NOT_FOUND), error_name(HTTPStatus.METHOD_NOT_ALLOWED)
@@ -122,7 +111,8 @@ def answer(
     headers: Mapping[str, str] | None = None,
     limit: ReachedLimit | UnsetType = UNSET,
 ) -> Response[Problem]:
-    body = problem_of(HTTPStatus(status), error, detail, field=field, limit=limit)
+    title = HTTPStatus(status).phrase
+    body = Problem(title=title, status=int(status), detail=detail, error=error, field=field, limit=limit)
     return Response(body, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 

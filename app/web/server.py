@@ -32,7 +32,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.base.settings import Settings, networks_in
-from app.web.problem import MEDIA_TYPE, error_name, problem_of
+from app.web.problem import MEDIA_TYPE, answer, error_name
 
 _SHUTDOWN_SECONDS = 3  # for open event streams to end
 _IDLE_SECONDS = 125  # longer than proxies keep connections: one that closes first answers a request with a reset
@@ -300,7 +300,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: HTTPStatus, detail: str, headers: str = "") -> None:
         """Answer and close. The connection is not in order, so it has no other use."""
         self.logger.info("%s: %s", self.client[0] if self.client else "a client", detail)
-        body = msgspec.json.encode(problem_of(status, error_name(status), detail))
+        body = msgspec.json.encode(answer(status, error_name(status), detail).content)
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n{headers}"
         self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         self.transport.write_eof()
