@@ -24,7 +24,7 @@ def configure_logging(level: str) -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.format_exc_info,
-            mask_fields_of_log,
+            _mask_fields_of_log,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
@@ -40,7 +40,7 @@ def mask_logs(secrets: SecretValues) -> None:
     _secrets.set(secrets)
 
 
-def mask_fields_of_log(_logger: object, _name: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _mask_fields_of_log(_logger: object, _name: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """A processor of structlog, to run once tracebacks are text."""
     secrets = _secrets.get()
     if secrets is not None and secrets.known:

@@ -317,14 +317,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Raises SettingError with the name of the variable that has an invalid value."""
-        settings = cls(**values_in(env, cls.__annotations__))
+        settings = cls(**_values_in(env, cls.__annotations__))
         settings._check_servers()
         return settings
 
     @classmethod
     def misnamed(cls, env: Mapping[str, str] = os.environ) -> list[str]:
         """Remarks on variables that are not read, and resemble one that is."""
-        found = unread_variables(env, cls.__annotations__)
+        found = _unread_variables(env, cls.__annotations__)
         return [f"{variable} is no setting, and is not read: {hint}" for variable, hint in found.items()]
 
     def _check_servers(self) -> None:
@@ -355,7 +355,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def values_in(env: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
+def _values_in(env: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the environment has, by name. `kinds` are the types of all.
 
     Raises SettingError with the name of the variable that has an invalid value.
@@ -365,17 +365,17 @@ def values_in(env: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any
         variable = variable_of(name)
         if variable in env:
             try:
-                values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=from_text)
+                values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=_from_text)
             except msgspec.ValidationError as error:
                 raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
-            check_value(name, variable, env[variable])
+            _check_value(name, variable, env[variable])
     return values
 
 
-def unread_variables(env: Iterable[str], kinds: Iterable[str]) -> dict[str, str]:
+def _unread_variables(env: Iterable[str], kinds: Iterable[str]) -> dict[str, str]:
     """Variables that resemble a setting and are none, with the question whether that one was meant.
 
-    >>> unread_variables(["SAGE_TASK_MAX_SECONDS", "SAGE_PORT", "SAGE_URL"], ["max_task_seconds", "port"])
+    >>> _unread_variables(["SAGE_TASK_MAX_SECONDS", "SAGE_PORT", "SAGE_URL"], ["max_task_seconds", "port"])
     {'SAGE_TASK_MAX_SECONDS': 'did you mean SAGE_MAX_TASK_SECONDS?'}
     """
     known = {variable_of(name): name for name in kinds}
@@ -398,7 +398,7 @@ def variable_of(name: str) -> str:
     return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
 
 
-def check_value(name: str, variable: str, value: str) -> None:
+def _check_value(name: str, variable: str, value: str) -> None:
     """Raises SettingError for a value that does not fit the setting of this name."""
     if name in _HTTP and value and not are_http(value):
         raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
@@ -416,7 +416,7 @@ def check_value(name: str, variable: str, value: str) -> None:
         raise SettingError(f"{variable}={value!r}: {error}") from error
 
 
-def from_text(kind: type, text: str) -> object:
+def _from_text(kind: type, text: str) -> object:
     """For the types msgspec does not know, such as Path."""
     if not text:
         raise ValueError("it is empty; name a directory, or leave it unset")  # Path("") would be this one

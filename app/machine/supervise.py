@@ -76,7 +76,7 @@ def last_error(path: Path, start: int) -> str:
     return (errors or lines or ["it logged nothing"])[-1].removeprefix("Error: ")
 
 
-def says_what_to_mend(path: Path, start: int) -> bool:
+def _says_what_to_mend(path: Path, start: int) -> bool:
     """The last line after byte `start` is the message of a command that refuses to run."""
     try:
         return any(line.startswith("Error: ") for line in _tail(path, start)[-1:])
@@ -183,7 +183,7 @@ class StartedChild(msgspec.Struct, frozen=True):
 
     def refused(self) -> bool:
         """It ended by itself and told people what to mend: another start would end the same."""
-        return self.process.returncode == 1 and says_what_to_mend(self.log, self.log_start)
+        return self.process.returncode == 1 and _says_what_to_mend(self.log, self.log_start)
 
     def last_error(self) -> str:
         return f"{last_error(self.log, self.log_start)} (log: {self.log})"
@@ -195,7 +195,7 @@ class StartedChild(msgspec.Struct, frozen=True):
         return ", and the kernel ended a process for lack of memory meanwhile" if now > before else ""
 
 
-async def start_child(child: ChildProcess, logs: Path) -> StartedChild:
+async def _start_child(child: ChildProcess, logs: Path) -> StartedChild:
     """Raises OSError if the system lacks memory, processes or disk space for it, or there is no such program."""
     path = logs / f"{child.name}.log"
     with path.open("ab") as output:
@@ -436,7 +436,7 @@ class _KeptChild:
 
     async def _spawn(self) -> None:
         try:
-            self._started = await start_child(self.child, self._logs)
+            self._started = await _start_child(self.child, self._logs)
         except OSError as error:  # of memory, processes or disk space that the system lacks
             self.cause = f"cannot be started: {error}"
 

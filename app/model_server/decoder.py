@@ -58,7 +58,7 @@ class Decoder:
     def _build(self, model: PreTrainedModel, kv_mb: int) -> None:
         self.model = model
         self.device, self.dtype = model.device, model.dtype
-        self.max_length = exact_length(model.config)
+        self.max_length = _exact_length(model.config)
         expected, shapes = _reference_pass(model)
         if len(set(shapes)) != 1:
             raise _unsupported(model, "its layers have keys of different shapes")
@@ -208,7 +208,7 @@ def load_model(
     return model
 
 
-def exact_length(config: PretrainedConfig) -> int:
+def _exact_length(config: PretrainedConfig) -> int:
     """The longest sequence for which this engine computes what transformers does.
 
     Windows are not computed, so no token may leave one; layers with windows of their own are refused. Positions of

@@ -93,10 +93,10 @@ class FinishedDocument(OpenAPI):
     """
 
     def to_schema(self) -> dict[str, Any]:
-        document, structs = close_bodies(super().to_schema()), _structs(msgspec.Struct)
+        document, structs = _close_bodies(super().to_schema()), _structs(msgspec.Struct)
         for name, schema in document["components"]["schemas"].items():
             if kind := structs.get(name):
-                describe_fields(schema, kind)
+                _describe_fields(schema, kind)
         return document
 
 
@@ -106,7 +106,7 @@ class _Config(OpenAPIConfig):
         return FinishedDocument(**{each.name: getattr(plain, each.name) for each in fields(plain)})
 
 
-def close_bodies(document: dict[str, Any]) -> dict[str, Any]:
+def _close_bodies(document: dict[str, Any]) -> dict[str, Any]:
     """An object of a request with named fields has no others: `additionalProperties` is false."""
     schemas = document["components"]["schemas"]
     bodies = [each.get("requestBody") for path in document["paths"].values() for each in path.values()]
@@ -121,7 +121,7 @@ def close_bodies(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def describe_fields(schema: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+def _describe_fields(schema: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     """A field that is described by its own type keeps that description."""
     docs = field_docs(kind)
     for field in msgspec.structs.fields(kind):

@@ -133,7 +133,7 @@ async def provide_visit(request: AnyRequest) -> Visit:
     return visit
 
 
-async def with_project(visit: Visit, request: Connection, sessions: Sessions) -> Visit:
+async def _with_project(visit: Visit, request: Connection, sessions: Sessions) -> Visit:
     """The project is the one in the address, else the key's own, else the one that was looked at last.
 
     Raises NotFoundError for one that the key may not see.
@@ -199,7 +199,7 @@ async def authorize_visit(connection: Connection, handler: BaseRouteHandler) -> 
     if isinstance(connection, Request) and connection.method not in _READS:
         await _refuse_forged(connection, csrf)
     sessions = connection.app.state["dependencies"].sessions
-    connection.state["visit"] = await with_project(connection.state["visit"], connection, sessions)
+    connection.state["visit"] = await _with_project(connection.state["visit"], connection, sessions)
 
 
 def check_origin(connection: Connection) -> None:
@@ -224,7 +224,7 @@ def session_cookie(connection: Connection, secret: str) -> Cookie:
         key=cookie_name(connection),
         value=secret,
         max_age=int(keys.SESSION.total_seconds()) if secret else 0,
-        secure=is_secure(connection),
+        secure=_is_secure(connection),
         **_COOKIE,
     )
 
@@ -235,7 +235,7 @@ def cookie_name(connection: Connection) -> str:
     return f"sage_console_{port}" if port else "sage_console"
 
 
-def is_secure(connection: Connection) -> bool:
+def _is_secure(connection: Connection) -> bool:
     public: str = connection.app.state["dependencies"].public_url
     return connection.url.scheme == "https" or public.startswith("https:")
 
@@ -462,7 +462,7 @@ def _environment() -> Environment:
         "signed": formats.signed,
         "when": formats.when,
         "code": code_block,
-        "as_json": json_block,
+        "as_json": _json_block,
         "readable": readable,
         "exact": escape,  # of a field that is sent back
     }
@@ -484,11 +484,11 @@ def code_block(text: str, language: str = "python") -> Markup:
     return Markup(f'<pre class="code" tabindex="0"><code>{marked}</code></pre>')  # escaped by pygments
 
 
-def json_block(value: Json) -> Markup:
+def _json_block(value: Json) -> Markup:
     """
-    >>> json_block({"id": 7}).striptags()
+    >>> _json_block({"id": 7}).striptags()
     '{ "id": 7 }'
-    >>> json_block({"$bytes": 3, "sha256": "9f86d0"}).striptags()
+    >>> _json_block({"$bytes": 3, "sha256": "9f86d0"}).striptags()
     '"3 bytes, sha256 9f86d0"'
     """
     return code_block(msgspec.json.format(msgspec.json.encode(readable(value)), indent=2).decode(), "json")

@@ -54,7 +54,7 @@ class SkillSearch(Protocol):
     ) -> list[Offer]: ...
 
 
-async def no_disks() -> Sequence[Disk]:
+async def _no_disks() -> Sequence[Disk]:
     return ()
 
 
@@ -78,7 +78,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str = "http://127.0.0.1:8000"  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers
     model_servers: Callable[[], Sequence[ModelServer]] = tuple
-    disks: Callable[[], Awaitable[Sequence[Disk]]] = no_disks  # of this machine
+    disks: Callable[[], Awaitable[Sequence[Disk]]] = _no_disks  # of this machine
     model_scope: ModelScope = ModelScope()
     tokenizer: ChatTokenizer | None = None  # None: trajectories come without the text of their prompts
     judged: bool = False  # a judge scores what nobody else does

@@ -292,7 +292,7 @@ class OpenAiChatModel:
     ) -> None:
         self.model = model
         self.abilities = abilities
-        self.base = base_of(url)
+        self.base = _base_of(url)
         self.url = f"{self.base}/chat/completions"
         self._key, self._timeout, self._patience, self._remedies = key.strip(), timeout, patience, remedies
         self._own = open_http() if http is None else None
@@ -321,7 +321,7 @@ class OpenAiChatModel:
         """
         request = Request(messages, max_tokens, temperature, stop_strings)
         found = await self.raw_answer(request)
-        return until_stop(found.answer, stop_strings)
+        return _until_stop(found.answer, stop_strings)
 
     async def _one_try(self, request: Request) -> RawAnswer:
         """With as many requests as it takes to learn which parameters the endpoint refuses."""
@@ -615,19 +615,19 @@ def open_http(
     return _BoundedClient(transport=HttpTransport(limits, tls, network), trust_env=False)
 
 
-def base_of(url: str) -> str:
+def _base_of(url: str) -> str:
     """
-    >>> base_of("http://localhost:8000/"), base_of("https://api.example.com/v1"), base_of("https://example.com/api/v3")
+    >>> _base_of("http://localhost:8000/"), _base_of("https://api.example.com/v1"), _base_of("https://example.com/api/v3")
     ('http://localhost:8000/v1', 'https://api.example.com/v1', 'https://example.com/api/v3')
     """
     plain = url.strip().rstrip("/").removesuffix("/chat/completions")
     return plain if "/" in plain.partition("://")[2] else f"{plain}/v1"
 
 
-def until_stop(answer: ChatAnswer, stop_strings: Iterable[str]) -> ChatAnswer:
+def _until_stop(answer: ChatAnswer, stop_strings: Iterable[str]) -> ChatAnswer:
     """Without the first stop string and what follows it. One in a thought between tags ends nothing.
 
-    >>> until_stop(ChatAnswer(text="<think>a.b</think>c.d", finish="length"), ["."]).text
+    >>> _until_stop(ChatAnswer(text="<think>a.b</think>c.d", finish="length"), ["."]).text
     '<think>a.b</think>c'
     """
     text, thought = answer.text, _THOUGHT.match(answer.text)
