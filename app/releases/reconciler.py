@@ -5,14 +5,13 @@ Every API process runs one. They do not conflict: swaps of a project exclude eac
 
 import time
 from contextlib import suppress
-from typing import Self
 from uuid import UUID
 
 import structlog
 
 from app.agent.prompts import HOSTED, hosted_prompt, prompt_of, prompt_text
 from app.base.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.base.values import Json
 from app.db import runners, tables
 from app.db.database import TRANSIENT, Sessions
@@ -31,7 +30,7 @@ _PAUSE = 5.0  # seconds between rounds while a release waits
 _IDLE = 60.0  # while none does: a notification may have been lost
 
 
-class ReleaseReconciler:
+class ReleaseReconciler(Looping):
     """An async context manager that follows the decisions of the gate, of canaries and of watches."""
 
     def __init__(
@@ -50,13 +49,6 @@ class ReleaseReconciler:
         self._loop = Loop("release reconciler", self._reconcile, pause, expected=TRANSIENT)
         self._prompt_recorded = False
         self._logged_causes: dict[UUID, str] = {}  # why a release waits, as last logged
-
-    async def __aenter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     def wake(self) -> None:
         """Call when a release may have passed the gate. A missed call delays it by a minute at most."""

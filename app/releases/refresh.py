@@ -29,7 +29,7 @@ from app.apis.mcp.listing import connected_listing
 from app.apis.presentation import AppView, OperationTraits
 from app.apis.servers import check_reachable
 from app.base.errors import ApiDocumentError, InvalidError, NotFoundError, SettingError, first_line
-from app.base.loop import Loop
+from app.base.loop import Loop, Looping
 from app.db import tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction, SkillState
@@ -44,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 _RISKS: Final = (None, *get_args(Risk))
 _SECONDS: Final = 60.0  # between looks for what is due
+_MCP_SECONDS: Final = 2.0  # likewise, among MCP servers
 
 
 async def refresh_api(
@@ -153,12 +154,11 @@ async def record_change(
 
 
 def _eased(old: AppView, new: AppView) -> list[str]:
-    return sorted(name for name, traits in new.traits.items() if _is_eased(old.traits.get(name), traits))
+    both = sorted(old.traits.keys() & new.traits.keys())
+    return [name for name in both if _is_eased(old.traits[name], new.traits[name])]
 
 
-def _is_eased(old: OperationTraits | None, new: OperationTraits) -> bool:
-    if old is None:
-        return False
+def _is_eased(old: OperationTraits, new: OperationTraits) -> bool:
     freer = (new.safe and not old.safe) or (new.repeatable and not old.repeatable)
     return freer or _RISKS.index(new.risk) < _RISKS.index(old.risk)
 
@@ -193,7 +193,7 @@ def _fits(allowed: AllowedOperation, traits: Mapping[str, OperationTraits], api:
     return now is not None and allowed.fits(now)
 
 
-class ApiRefresh:
+class ApiRefresh(Looping):
     """Fetches the documents of all projects again, each every `hours`. Any number of processes may."""
 
     def __init__(
@@ -206,12 +206,7 @@ class ApiRefresh:
         self._loop = Loop("fetch API documents again", self._refresh, _SECONDS, expected=TRANSIENT)
 
     async def __aenter__(self) -> Self:
-        if self._hours:
-            self._loop.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
+        return await super().__aenter__() if self._hours else self
 
     async def _refresh(self) -> float | None:
         async with self._sessions.begin() as session:
@@ -222,9 +217,6 @@ class ApiRefresh:
         if change is not None:
             log.info("an API document has changed", api=str(due), applied=change.applied)
         return 0
-
-
-_MCP_SECONDS = 2.0
 
 
 def mark_changed(sessions: Sessions) -> Changed:
@@ -241,7 +233,7 @@ def mark_changed(sessions: Sessions) -> Changed:
     return mark
 
 
-class McpRefresh:
+class McpRefresh(Looping):
     """Stores changed tools while it is entered, as a new release of the project. Any number of processes may."""
 
     def __init__(
@@ -258,13 +250,6 @@ class McpRefresh:
         self._servers = McpServers(client, commands)
         self._reader = reader
         self._loop = Loop("refresh the tools of MCP servers", self._refresh_next, pause, expected=TRANSIENT)
-
-    async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.stop()
 
     async def _refresh_next(self) -> float | None:
         async with self._sessions.begin() as session:
