@@ -12,44 +12,32 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import tables
 from app.skills import offers
 from app.skills import store as skills
-from app.skills.offers import SkillStats
+from app.skills.offers import ScenarioUse, SkillStats
 
-_ROW, _GAP, _TOP = 46.0, 10.0, 30.0
-_COLUMNS = ((0.0, 210.0), (250.0, 200.0), (490.0, 130.0), (660.0, 230.0))  # left and width
+COLUMNS = ("skill", "version", "state", "written_by", "scenario", "tasks", "used_it", "successes")
 WIDTH = 890.0
+_ROW, _GAP, _TOP = 46.0, 10.0, 30.0
+_PLACES = ((0.0, 210.0), (250.0, 200.0), (490.0, 130.0), (660.0, 230.0))  # left and width of each column
 _LETTER = 6.7  # pixels, about
 
 
-COLUMNS = ("skill", "version", "state", "written_by", "scenario", "tasks", "used_it", "successes")
+class UsedVersion(msgspec.Struct, frozen=True):
+    """A version of a skill, and the scenarios of the tasks that were offered it, those with most first."""
 
-
-class VersionUse(msgspec.Struct, frozen=True):
-    """Tasks of a scenario that were offered a version."""
-
-    scenario: str | None
-    stats: SkillStats
-
-
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    number: int
-    state: str
-    task_id: UUID | None  # that wrote it
-    instruction: str  # of that task
-    uses: Sequence[VersionUse]  # those with most first
+    skill: tables.Skill
+    uses: Sequence[ScenarioUse]
 
 
 class LineageSkill(msgspec.Struct, frozen=True):
     name: str
-    versions: Sequence[Version]  # newest first
+    versions: Sequence[UsedVersion]  # newest first
 
     def rows(self) -> Iterator[list[object]]:
         """The numbers of the picture."""
-        nothing = [VersionUse(None, SkillStats())]
         for each in self.versions:
-            for use in each.uses or nothing:
-                about = [self.name, each.number, each.state, each.task_id, use.scenario]
-                yield [*about, *msgspec.structs.astuple(use.stats)]
+            about = [self.name, each.skill.version, each.skill.state, each.skill.task_id]
+            for scenario, stats in [(use.scenario, use.stats) for use in each.uses] or [(None, SkillStats())]:
+                yield [*about, scenario, *msgspec.structs.astuple(stats)]
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +65,21 @@ class Lineage(msgspec.Struct, frozen=True):
     width: float = WIDTH
 
 
+async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence[str]) -> list[LineageSkill]:
+    """Of all versions of these names, in their order."""
+    versions: dict[str, list[tables.Skill]] = defaultdict(list)
+    for each in await skills.of_names(session, project_id, names):
+        versions[each.name].append(each)
+    uses: dict[UUID, list[ScenarioUse]] = defaultdict(list)
+    for use in await offers.by_scenario(session, [each.id for rows in versions.values() for each in rows]):
+        uses[use.skill_id].append(use)
+    return [
+        LineageSkill(name, [UsedVersion(each, uses[each.id]) for each in versions[name]])
+        for name in names
+        if versions[name]
+    ]
+
+
 def draw(skills: Sequence[LineageSkill], versions: int = 5, scenarios: int = 4) -> Lineage:
     """One below the other; of many versions, and many scenarios of one, the first ones."""
     boxes: list[Box] = []
@@ -91,16 +94,18 @@ def draw(skills: Sequence[LineageSkill], versions: int = 5, scenarios: int = 4) 
 
 
 def _draw_skill(
-    skill: LineageSkill, rows: Sequence[tuple[Version, list[Box]]]
+    skill: LineageSkill, rows: Sequence[tuple[UsedVersion, list[Box]]]
 ) -> tuple[list[Box], list[tuple[str, int]]]:
     first, last = rows[0][1][0], rows[-1][1][-1]
+    plural = "version" if len(skill.versions) == 1 else "versions"
     middle = (first.y + last.y + last.height) / 2
-    name = _box("skill", 1, middle - _ROW / 2, skill.name, f"{len(skill.versions)} {_versions(skill)}")
+    name = _box("skill", 1, middle - _ROW / 2, skill.name, f"{len(skill.versions)} {plural}")
     boxes, edges = [name], []
     for version, uses in rows:
         at = (uses[0].y + uses[-1].y + uses[-1].height) / 2 - _ROW / 2
-        own = _box("version", 2, at, f"version {version.number}", version.state, version.state, version.id)
-        maker = _box("task", 0, at, version.instruction or "a task that is gone", "wrote it", id=version.task_id)
+        row = version.skill
+        own = _box("version", 2, at, f"version {row.version}", row.state, row.state, row.id)
+        maker = _box("task", 0, at, row.instruction or "a task that is gone", "wrote it", id=row.task_id)
         boxes += [maker, own, *uses]
         edges += [(_edge(maker, name), 1), (_edge(name, own), 1)]
         edges += [
@@ -112,21 +117,27 @@ def _draw_skill(
     return boxes, edges
 
 
-def _rows(skill: LineageSkill, top: float, versions: int, scenarios: int) -> Iterator[tuple[Version, list[Box]]]:
+def _rows(
+    skill: LineageSkill, top: float, versions: int, scenarios: int
+) -> Iterator[tuple[UsedVersion, list[Box]]]:
     """The versions that were used most, each with the boxes of its scenarios."""
     most_used = sorted(skill.versions, key=lambda each: -sum(use.stats.uses for use in each.uses))[:versions]
     for version in (each for each in skill.versions if each in most_used):
-        boxes = []
-        for use in version.uses[:scenarios]:
-            boxes.append(_box("uses", 3, top, use.scenario or "no scenario", _summary(use.stats), id=version.id))
-            top += _ROW + _GAP
+        boxes: list[tuple[str, str, str, UUID | None]] = [
+            ("uses", use.scenario or "no scenario", _summary(use.stats), version.skill.id)
+            for use in version.uses[:scenarios]
+        ]
         if (more := len(version.uses) - len(boxes)) > 0:
-            boxes.append(_box("more", 3, top, f"{more} more scenarios"))
-            top += _ROW + _GAP
-        if not boxes:
-            boxes.append(_box("more", 3, top, "not offered yet"))
-            top += _ROW + _GAP
-        yield version, boxes
+            boxes.append(("more", f"{more} more scenarios", "", None))
+        boxes = boxes or [("more", "not offered yet", "", None)]
+        yield (
+            version,
+            [
+                _box(kind, 3, top + place * (_ROW + _GAP), title, note, id=id)
+                for place, (kind, title, note, id) in enumerate(boxes)
+            ],
+        )
+        top += len(boxes) * (_ROW + _GAP)
 
 
 def _summary(stats: SkillStats) -> str:
@@ -138,14 +149,10 @@ def _summary(stats: SkillStats) -> str:
     return f"{text}, {100 * stats.successes / stats.uses:.0f} % well" if stats.uses else text
 
 
-def _versions(skill: LineageSkill) -> str:
-    return "version" if len(skill.versions) == 1 else "versions"
-
-
 def _box(
     kind: str, column: int, y: float, title: str, note: str = "", state: str = "", id: UUID | None = None
 ) -> Box:
-    x, width = _COLUMNS[column]
+    x, width = _PLACES[column]
     letters = int((width - 20) / _LETTER)
     return Box(
         kind=kind, x=x, y=y, width=width, title=_cut(title, letters), note=_cut(note, letters), state=state, id=id
@@ -174,30 +181,3 @@ def _thickness(uses: int) -> int:
     [1, 2, 3, 5]
     """
     return min(5, len(str(uses + 1)))
-
-
-async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence[str]) -> list[LineageSkill]:
-    """Of all versions of these names, in their order."""
-    versions: dict[str, list[tables.Skill]] = defaultdict(list)
-    for each in await skills.of_names(session, project_id, names):
-        versions[each.name].append(each)
-    ids = [each.id for name in names for each in versions[name]]
-    uses: dict[UUID, list[VersionUse]] = defaultdict(list)
-    for found in await offers.by_scenario(session, ids):
-        uses[found.skill_id].append(VersionUse(found.scenario, found.stats))
-    return [
-        LineageSkill(name, [_version(each, uses[each.id]) for each in versions[name]])
-        for name in names
-        if versions[name]
-    ]
-
-
-def _version(skill: tables.Skill, uses: Sequence[VersionUse]) -> Version:
-    return Version(
-        id=skill.id,
-        number=skill.version,
-        state=skill.state,
-        task_id=skill.task_id,
-        instruction=skill.instruction,
-        uses=uses,
-    )
