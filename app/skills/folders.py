@@ -3,7 +3,7 @@ agents can read them, read back whoever wrote them, checked as what the agent wr
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, Any, TypeVar
@@ -11,7 +11,6 @@ from uuid import UUID
 
 import msgspec
 import yaml
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import (
     COMPUTED,
@@ -27,18 +26,30 @@ from app.base.errors import AppError
 from app.base.untrusted import parse
 from app.base.values import Policy, Stop, Task, Trajectory
 from app.db import tables
-from app.skills.admission import admit_import
 from app.skills.checks import refusals
 from app.skills.extract import MAX_CHARS, Draft, draft_of, functions_of, summary_of
 from app.skills.store import NewSkill
 
+_T = TypeVar("_T")
+
 SKILL_MD = "SKILL.md"
 SCRIPTS = "scripts/"
+PREFIX = "sage-"  # of our metadata
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_HASH = 8  # digits in the folder's name of a function that is no name of a folder
+_FENCE = "---"
+_SHOWN = 500  # characters of an instruction in a text for people
+
+# What the format allows, and what is taken of it: characters, but for files, and nodes and depth of YAML.
 _MAX_NAME = 64
 _MAX_FILES = 100
-_MAX_FILE = 128 << 10  # characters
-_HASH = 8
+_MAX_FILE = 128 << 10
+_MAX_NODES, _MAX_DEPTH = 1_000, 16
+_MAX_DESCRIPTION, _MAX_COMPATIBILITY = 1024, 500
+_MAX_INSTRUCTION, _MAX_SCENARIO, _MAX_FUNCTION = 20_000, 200, 200
+
+_ORIGINS = {PARAMETER, CONSTANT, NUMBER, COMPUTED}
+_OF_A_TASK = ("returned", "task_details")  # checks about the task that wrote a skill: there is none here
 
 
 class FolderRefusal(StrEnum):
@@ -111,13 +122,6 @@ def check_form(folder: SkillFolder) -> None:
             raise RefusedFolderError(FolderRefusal.TOO_LARGE, f"{path} is longer than {_MAX_FILE:,} characters")
 
 
-MAX_DESCRIPTION = 1024
-MAX_COMPATIBILITY = 500
-_FENCE = "---"
-_MAX_NODES = 1_000
-_MAX_DEPTH = 16
-
-
 class FrontMatter(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that the format has; others are ignored."""
 
@@ -163,8 +167,8 @@ def _checked(found: dict[str, Any]) -> FrontMatter:
     for text in (front.name, front.description, *front.metadata, *front.metadata.values()):
         if not _is_storable(text):
             raise _refused("its front matter has a character that is none (NUL, or half a surrogate pair)")
-    if not front.description.strip() or len(front.description) > MAX_DESCRIPTION:
-        raise _refused(f"`description` has to have 1 to {MAX_DESCRIPTION:,} characters")
+    if not front.description.strip() or len(front.description) > _MAX_DESCRIPTION:
+        raise _refused(f"`description` has to have 1 to {_MAX_DESCRIPTION:,} characters")
     return front
 
 
@@ -200,10 +204,6 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-PREFIX = "sage-"  # of our metadata
-_SHOWN = 500  # characters of an instruction in a text for people
-
-
 class FolderProvenance(msgspec.Struct, frozen=True, kw_only=True):
     """Where a skill comes from, and how it has done."""
 
@@ -219,7 +219,7 @@ def write_folder(skill: tables.Skill, manifest: SkillManifest, provenance: Folde
         description=_description(skill),
         compatibility=_cut(
             f"Python for sage-server: `apis` has to have {', '.join(manifest.operations) or 'no operation'}.",
-            MAX_COMPATIBILITY,
+            _MAX_COMPATIBILITY,
         ),
         metadata={PREFIX + key: value for key, value in _metadata(skill, manifest, provenance) if value},
     )
@@ -252,7 +252,7 @@ def _description(skill: tables.Skill) -> str:
     when = [f"tasks such as: {_line(skill.instruction)}"]
     if skill.scenario:
         when.append(f"the scenario: {_line(skill.scenario)}")
-    return _cut(f"{_line(does)}. Use it for {'; for '.join(when)}", MAX_DESCRIPTION)
+    return _cut(f"{_line(does)}. Use it for {'; for '.join(when)}", _MAX_DESCRIPTION)
 
 
 def _body(skill: tables.Skill, manifest: SkillManifest, description: str, script: str) -> Iterator[str]:
@@ -280,13 +280,6 @@ def _line(text: str) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-_T = TypeVar("_T")
-_MAX_INSTRUCTION = 20_000
-_MAX_SCENARIO = 200
-_MAX_FUNCTION = 200
-_ORIGINS = {PARAMETER, CONSTANT, NUMBER, COMPUTED}
 
 
 class ReadSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -400,16 +393,14 @@ def _stem(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".py")
 
 
-_OF_A_TASK = ("returned", "task_details")  # checks about the task that wrote a skill: there is none here
-
-
 def check_folder(read: ReadSkill, catalog: Catalog) -> NewSkill:
     """The skill, whose manifest permits no more than what its code names and the catalog has.
 
     Raises RefusedFolderError.
     """
     draft = read.draft
-    known = _known(catalog)
+    there = with_builtins(catalog)
+    known = {each.api: each for app in there.apps.values() for each in app.operations.values()}
     if unknown := [api for api in draft.apis if api not in known]:
         reason = f"it calls operations that the project's APIs do not have: {', '.join(unknown)}"
         raise RefusedFolderError(FolderRefusal.UNKNOWN_OPERATION, reason)
@@ -428,20 +419,16 @@ def check_folder(read: ReadSkill, catalog: Catalog) -> NewSkill:
         slots=list(draft.slots),
         scenario=read.scenario,
         taint=f"the imported folder {read.folder}",
-        manifest=msgspec.to_builtins(_checked_manifest(read, known, catalog)),
+        manifest=msgspec.to_builtins(_checked_manifest(read, known, there)),
     )
 
 
-def _known(catalog: Catalog) -> dict[str, Operation]:
-    return {each.api: each for app in with_builtins(catalog).apps.values() for each in app.operations.values()}
-
-
-def _checked_manifest(read: ReadSkill, known: dict[str, Operation], catalog: Catalog) -> SkillManifest:
+def _checked_manifest(read: ReadSkill, known: dict[str, Operation], there: Catalog) -> SkillManifest:
     """That of the folder, or what the code names, with any arguments. Look-ups are always permitted."""
     named = {api: known[api] for api in read.draft.apis if known[api].method or api == COMPLETE_TASK.api}
     if read.manifest is None:
         return SkillManifest({api: AllowedOperation(each.method, each.safe) for api, each in named.items()})
-    if other := read.manifest.not_in(with_builtins(catalog)):
+    if other := read.manifest.not_in(there):
         reason = f"the project's APIs have other operations by these names: {', '.join(other)}"
         raise RefusedFolderError(FolderRefusal.UNKNOWN_OPERATION, reason)
     return SkillManifest(
@@ -452,62 +439,34 @@ def _checked_manifest(read: ReadSkill, known: dict[str, Operation], catalog: Cat
     )
 
 
-Refused = Mapping[int, RefusedFolderError]
-"""By the place of the folder in the import."""
-
-
-class ReadFolders(msgspec.Struct, frozen=True):
-    read: Mapping[int, ReadSkill]
-    refused: Refused
-
-
-class CheckedFolders(msgspec.Struct, frozen=True):
-    new: Mapping[int, NewSkill]
-    refused: Refused
-
-
-class StoredSkill(msgspec.Struct, frozen=True):
-    """`is_new`: it was not there before."""
-
-    skill: tables.Skill
-    is_new: bool
-
-
-def read_all(folders: Sequence[SkillFolder]) -> ReadFolders:
-    read: dict[int, ReadSkill] = {}
-    refused: dict[int, RefusedFolderError] = {}
-    for place, folder in enumerate(folders):
+def read_all(folders: Sequence[SkillFolder]) -> list[ReadSkill | RefusedFolderError]:
+    """In the same order. Of two folders with one function, the second one is refused."""
+    found: list[ReadSkill | RefusedFolderError] = []
+    functions: dict[str, str] = {}  # and the folders that have them
+    for folder in folders:
         try:
-            read[place] = _distinct(read_folder(folder), read)
+            read = read_folder(folder)
         except RefusedFolderError as error:
-            refused[place] = error
-    return ReadFolders(read, refused)
+            found.append(error)
+            continue
+        name = read.draft.name
+        if name in functions:
+            reason = f"the folder {functions[name]} has a function {name}, too: import one of them"
+            found.append(RefusedFolderError(FolderRefusal.NAME_CLASH, reason))
+        else:
+            functions[name] = read.folder
+            found.append(read)
+    return found
 
 
-def check_all(folders: ReadFolders, catalog: Catalog) -> CheckedFolders:
-    new: dict[int, NewSkill] = {}
-    refused = dict(folders.refused)
-    for place, read in folders.read.items():
+def check_all(
+    found: Sequence[ReadSkill | RefusedFolderError], catalog: Catalog
+) -> list[NewSkill | RefusedFolderError]:
+    """In the same order."""
+    checked: list[NewSkill | RefusedFolderError] = []
+    for each in found:
         try:
-            new[place] = check_folder(read, catalog)
+            checked.append(each if isinstance(each, RefusedFolderError) else check_folder(each, catalog))
         except RefusedFolderError as error:
-            refused[place] = error
-    return CheckedFolders(new, refused)
-
-
-async def store_all(
-    session: AsyncSession, project_id: UUID, folders: CheckedFolders, actor: str
-) -> dict[int, StoredSkill]:
-    """The caller commits."""
-    return {
-        place: StoredSkill(*await admit_import(session, project_id, new, actor))
-        for place, new in folders.new.items()
-    }
-
-
-def _distinct(read: ReadSkill, others: Mapping[int, ReadSkill]) -> ReadSkill:
-    for other in others.values():
-        if other.draft.name == read.draft.name:
-            reason = f"the folder {other.folder} has a function {read.draft.name}, too: import one of them"
-            raise RefusedFolderError(FolderRefusal.NAME_CLASH, reason)
-    return read
+            checked.append(error)
+    return checked

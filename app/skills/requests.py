@@ -1,6 +1,6 @@
 """Skills in requests and responses: their source, origin, evidence and use; and an import of folders."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
 from datetime import datetime
 from typing import Annotated, Literal, Self
 from uuid import UUID
@@ -16,7 +16,7 @@ from app.projects.authorization import project_names
 from app.skills import admission, offers, repairs
 from app.skills.admission import stored_manifest
 from app.skills.evidence import SkillEvidence
-from app.skills.folders import FolderRefusal, Refused, RefusedFolderError, SkillFolder, StoredSkill
+from app.skills.folders import FolderRefusal, RefusedFolderError, SkillFolder
 from app.skills.offers import SkillStats
 from app.web.fields import ConsoleLinks, columns
 
@@ -163,11 +163,11 @@ class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
     state: SkillState | None = None
 
     @classmethod
-    def stored(cls, folder: str, stored: StoredSkill) -> Self:
-        skill = stored.skill
+    def stored(cls, folder: str, skill: tables.Skill, is_new: bool) -> Self:
+        """`is_new`: it was not there before."""
         return cls(
             folder=folder,
-            result="imported" if stored.is_new else "present",
+            result="imported" if is_new else "present",
             detail=skill.reason,
             id=skill.id,
             name=skill.name,
@@ -189,14 +189,8 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     folders: list[ImportedFolder]
 
     @classmethod
-    def of(cls, names: Sequence[str], stored: Mapping[int, StoredSkill], refused: Refused) -> Self:
-        folders = [
-            ImportedFolder.refused(name, refused[place])
-            if place in refused
-            else ImportedFolder.stored(name, stored[place])
-            for place, name in enumerate(names)
-        ]
-        counts = {
-            result: sum(each.result == result for each in folders) for result in ("imported", "present", "refused")
-        }
-        return cls(**counts, folders=folders)
+    def of(cls, folders: list[ImportedFolder]) -> Self:
+        counts = Counter[str](each.result for each in folders)
+        return cls(
+            imported=counts["imported"], present=counts["present"], refused=counts["refused"], folders=folders
+        )

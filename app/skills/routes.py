@@ -34,10 +34,19 @@ from app.releases import store as releases
 from app.releases.statistics import Interval, difference
 from app.skills import moves, offers
 from app.skills import store as skills
-from app.skills.admission import is_offered, stored_manifest
-from app.skills.folders import FolderProvenance, SkillFolder, check_all, read_all, store_all, write_folder
+from app.skills.admission import admit_import, is_offered, stored_manifest
+from app.skills.folders import (
+    FolderProvenance,
+    ReadSkill,
+    RefusedFolderError,
+    SkillFolder,
+    check_all,
+    read_all,
+    write_folder,
+)
 from app.skills.offers import SkillUse
 from app.skills.requests import (
+    ImportedFolder,
     ImportReport,
     ImportRequest,
     SkillMatch,
@@ -56,8 +65,32 @@ from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
 from app.web.problem import CHANGE, READ, problems
 from app.web.routes import SkillSearch
 
-_ALPHA = 0.05
-_SCENARIOS = 100
+_ALPHA = 0.05  # of a difference at any time
+_SCENARIOS = 100  # of which what skills are worth is told apart
+_MAX_BYTES = 100_000  # of all arguments, as JSON
+_PAGE = 100  # skills of an export that are read at once
+_OFFERED_TO_ALL = (SkillState.ACTIVE, SkillState.PROBATION)
+_MEDIA_TYPE = "text/x-ndjson"
+_STREAM = ResponseSpec(
+    Any,
+    description="One JSON object per line: `id`, `name`, `version` and `state` of a skill, and its `folder`: the "
+    "name, and the text of each of its `files` by path",
+    media_type=_MEDIA_TYPE,
+    generate_examples=False,
+)
+
+Query = Annotated[
+    str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")
+]
+Api = Annotated[str | None, QueryParameter(description="only skills that call this `app` or `app.operation`")]
+Kept = Annotated[
+    UUID | None, QueryParameter(description="a skill that does the same, which tasks are offered from now on")
+]
+Arguments = Annotated[
+    dict[str, Json],
+    msgspec.Meta(description="the arguments of the skill, by parameter", examples=[{"who": "iris"}]),
+]
+Move = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
 
 
 class ScoredTasks(msgspec.Struct, frozen=True):
@@ -146,17 +179,6 @@ def _sums(tasks: Sequence[ComparedTask]) -> TaskSums:
         turns=statistics.sums_of(task.turns for task in tasks if task.turns is not None),
         tokens=statistics.sums_of(task.tokens for task in tasks if task.tokens is not None),
     )
-
-
-Query = Annotated[
-    str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")
-]
-Api = Annotated[str | None, QueryParameter(description="only skills that call this `app` or `app.operation`")]
-Kept = Annotated[
-    UUID | None, QueryParameter(description="a skill that does the same, which tasks are offered from now on")
-]
-
-Move = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
 
 
 class SkillController(Controller):
@@ -309,14 +331,6 @@ async def _merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) 
     return await moves.merge(session, skill_id, into, actor)
 
 
-_MAX_BYTES = 100_000  # of all arguments, as JSON
-
-Arguments = Annotated[
-    dict[str, Json],
-    msgspec.Meta(description="the arguments of the skill, by parameter", examples=[{"who": "iris"}]),
-]
-
-
 class SkillRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a skill is run. `principal`, `priority` and `variables` are those of a task."""
 
@@ -375,18 +389,6 @@ async def run_skill(
         request_digest=digest_about(skill_id, data) if key else None,
     )
     return await tasks.submit(session, skill.project_id, new, limits)
-
-
-_MEDIA_TYPE = "text/x-ndjson"
-_PAGE = 100
-_OFFERED_TO_ALL = (SkillState.ACTIVE, SkillState.PROBATION)
-_STREAM = ResponseSpec(
-    Any,
-    description="One JSON object per line: `id`, `name`, `version` and `state` of a skill, and its `folder`: the "
-    "name, and the text of each of its `files` by path",
-    media_type=_MEDIA_TYPE,
-    generate_examples=False,
-)
 
 
 class ExportedSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,12 +454,19 @@ class SkillFolderController(Controller):
         project_id = project.id
         await session.commit()
         read = await asyncio.to_thread(read_all, data.folders)
-        named = {api.partition(".")[0] for each in read.read.values() for api in each.draft.apis}
+        drafts = [each.draft for each in read if isinstance(each, ReadSkill)]
+        named = {api.partition(".")[0] for draft in drafts for api in draft.apis}
         catalog = await _catalog(session, document_reader, project_id, named)
         checked = await asyncio.to_thread(check_all, read, catalog)
-        stored = await store_all(session, project_id, checked, access.actor)
+        report: list[ImportedFolder] = []
+        for folder, new in zip(data.folders, checked, strict=True):
+            if isinstance(new, RefusedFolderError):
+                report.append(ImportedFolder.refused(folder.name, new))
+            else:
+                stored = await admit_import(session, project_id, new, access.actor)
+                report.append(ImportedFolder.stored(folder.name, *stored))
         await session.commit()
-        return ImportReport.of([folder.name for folder in data.folders], stored, checked.refused)
+        return ImportReport.of(report)
 
 
 async def _catalog(session: AsyncSession, reader: DocumentReader, project_id: UUID, named: set[str]) -> Catalog:

@@ -264,10 +264,10 @@ def test_values_of_the_front_matter_are_texts_whatever_yaml_would_make_of_them()
 
 def test_one_folder_of_two_with_the_same_function_is_imported() -> None:
     other = SkillFolder("other", {"SKILL.md": skill_md("other"), "scripts/record_gift.py": RECORD})
-    checked = check_all(read_all([folder("Bad"), folder(), other]), CATALOG)
-    assert list(checked.new) == [1]
-    assert {place: error.kind for place, error in checked.refused.items()} == {
-        0: FolderRefusal.FOLDER_NAME,
-        2: FolderRefusal.NAME_CLASH,
-    }
-    assert "record-gift has a function record_gift, too" in str(checked.refused[2])
+    bad, new, clash = check_all(read_all([folder("Bad"), folder(), other]), CATALOG)
+    assert isinstance(bad, RefusedFolderError)
+    assert bad.kind == FolderRefusal.FOLDER_NAME
+    assert not isinstance(new, RefusedFolderError)
+    assert isinstance(clash, RefusedFolderError)
+    assert clash.kind == FolderRefusal.NAME_CLASH
+    assert "record-gift has a function record_gift, too" in str(clash)
