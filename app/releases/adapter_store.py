@@ -34,6 +34,9 @@ from app.engine.adapter_files import (
     verify,
 )
 
+_FILES = (CONFIG, WEIGHTS)
+_MARKER = "complete"  # in the store: all files of an adapter are there
+
 
 def open_remote(url: str) -> tuple[Any, str]:
     """The file system and the path of the store's root in it. Raises SettingError. Does not contact it yet."""
@@ -76,10 +79,6 @@ def place(contents: Path, final: Path) -> None:
     except OSError:
         if not is_intact(final):  # no other process was faster
             raise
-
-
-_FILES = (CONFIG, WEIGHTS)
-_MARKER = "complete"
 
 
 class AdapterStore:

@@ -46,8 +46,24 @@ from app.releases.statistics import (
 from app.releases.trials_store import CanaryShare, CanaryTask, TypicalCost, UsualKind, scored_at
 from app.skills import moves
 
+ACTOR = "canary"  # in the audit log, of automatic decisions
+_DEFAULT_COST = TypicalCost(12, 2_048)  # of a project without finished tasks
+_FEW_DAYS, _MOST_PARTS = 3, 14  # of the picture of a trial
 _ALPHA_PART = 0.2  # of the error of a decision, for calling a kind one-sided although it is not
 _MOST_NAMED = 20  # kinds in the evidence
+
+# Parts of alpha. A canary is rejected for its rewards or its errors at any time, or its rewards at the end; it is
+# promoted for its rewards at any time, or at the end. So neither goes wrong more often than alpha.
+_AT_ANY_TIME = 0.2  # for each of the metrics
+_AT_THE_END = 0.6
+
+_CEILING_FACTOR = 2.0  # times the usual: beyond it one long task would outweigh all others
+MEASURES: Mapping[str, Callable[[CanaryTask], float | None]] = {
+    "reward": attrgetter("reward"),
+    "errors": attrgetter("error"),
+    "turns": attrgetter("turns"),
+    "tokens": attrgetter("tokens"),
+}
 
 
 class UncountedTraffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,20 +160,6 @@ def _one_sided(values: Iterable[AssignedValue], alpha: float) -> dict[str, dict[
 def _most(kinds: Mapping[str, dict[str, int]]) -> dict[str, dict[str, int]]:
     by_size = sorted(kinds.items(), key=lambda each: -sum(each[1].values()))
     return dict(by_size[:_MOST_NAMED])
-
-
-# Parts of alpha. A canary is rejected for its rewards or its errors at any time, or its rewards at the end; it is
-# promoted for its rewards at any time, or at the end. So neither goes wrong more often than alpha.
-_AT_ANY_TIME = 0.2  # for each of the metrics
-_AT_THE_END = 0.6
-_CEILING_FACTOR = 2.0  # times the usual: beyond it one long task would outweigh all others
-
-MEASURES: Mapping[str, Callable[[CanaryTask], float | None]] = {
-    "reward": attrgetter("reward"),
-    "errors": attrgetter("error"),
-    "turns": attrgetter("turns"),
-    "tokens": attrgetter("tokens"),
-}
 
 
 class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -451,9 +453,7 @@ def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRu
     return rules.expired
 
 
-_DEFAULT_COST = trials_store.TypicalCost(12, 2_048)  # of a project without finished tasks
 _RULES = CanaryRules()
-_FEW_DAYS, _MOST_PARTS = 3, 14
 
 
 class CanaryBaseline(msgspec.Struct, frozen=True):
@@ -594,9 +594,6 @@ def begun_by_gate(release: tables.Release) -> bool:
     """
     evidence = release.evidence or {}
     return "compared_with" in evidence and evidence.get("verdict") in ("promote", "canary")
-
-
-ACTOR = "canary"  # in the audit log, of automatic decisions
 
 
 async def begin(

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from app.client.server import SageClient
     from app.client.terminal import ServerSession
 
-
-def release_id(server: "SageClient", number: int | None, project: str | None) -> str:
-    """The id of a release of the project. Raises ServerError, as for all that the server does not know."""
-    from app.client.server import ServerError  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
-
-    found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
-    for release in found:
-        if release["number"] == number:
-            return str(release["id"])
-    raise ServerError(f"no release {number}: `sage releases` lists them")
-
-
 _MOST = 20  # names in a line
 _SKILLS = {
     "restored": "skills offered again",
@@ -45,6 +33,17 @@ _DOCUMENTS = {
     "changed": "APIs called by the document of that time",
     "missing": "APIs that cannot return, since they were removed",
 }
+
+
+def release_id(server: "SageClient", number: int | None, project: str | None) -> str:
+    """The id of a release of the project. Raises ServerError, as for all that the server does not know."""
+    from app.client.server import ServerError  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
+
+    found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
+    for release in found:
+        if release["number"] == number:
+            return str(release["id"])
+    raise ServerError(f"no release {number}: `sage releases` lists them")
 
 
 def activation_lines(number: int, changes: Mapping[str, Any]) -> Iterator[str]:

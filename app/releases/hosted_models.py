@@ -35,6 +35,7 @@ from app.releases import store as releases
 
 _row = tables.HostedModel
 _SHOWN = 3  # tasks that an error names
+_CHARGE_SECONDS = 60.0
 
 
 async def add(
@@ -200,9 +201,6 @@ async def _unfinished(session: AsyncSession, model_id: UUID) -> Sequence[UUID]:
     ids = (await session.scalars(of_it.order_by(release.id).with_for_update())).all()
     unfinished = select(task.id).where(in_array(task.release_id, ids), task.finished_at.is_(None))
     return (await session.scalars(unfinished.order_by(task.created_at))).all()
-
-
-_CHARGE_SECONDS = 60.0
 
 
 class HostedModels(msgspec.Struct, frozen=True):

@@ -32,6 +32,12 @@ from app.releases.bundled_adapter import BundledAdapter
 from app.releases.manifest import PartChange, SkillsMode
 from app.releases.manifest_store import SkillName
 
+ActivationCheck = Callable[[tables.Release, tables.Release | None], None]
+"""Raises ConflictError if a release may not replace the active one. Called while both are locked."""
+
+OnActivated = Callable[[AsyncSession, tables.Release, tables.Release | None], Awaitable[None]]
+"""Writes more in the transaction that activates a release, given this one and the one that served before."""
+
 
 class SkillMoves(msgspec.Struct, frozen=True, kw_only=True):
     """The skills that an activation moves, by name and version.
@@ -126,12 +132,6 @@ def _watch(release: tables.Release, active: tables.Release) -> Literal["ends", "
         return None
     return "goes_on" if active.model == release.model and active.watched_against != release.id else "ends"
 
-
-ActivationCheck = Callable[[tables.Release, tables.Release | None], None]
-"""Raises ConflictError if a release may not replace the active one. Called while both are locked."""
-
-OnActivated = Callable[[AsyncSession, tables.Release, tables.Release | None], Awaitable[None]]
-"""Writes more in the transaction that activates a release, given this one and the one that served before."""
 
 OnChanges = Callable[[ActivationChanges], object]
 """Is given what an activation changes, once no other one can come between. It may still fail."""

@@ -28,6 +28,7 @@ _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
 _NEXT = "next"  # in the evidence: what a person may do, until it serves
 SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)  # or about to
+_task, _run, _release, _learned = tables.Task, tables.TrainingRun, tables.Release, tables.RunTask
 
 
 async def active(session: AsyncSession, project_id: UUID) -> tables.Release:
@@ -301,9 +302,6 @@ async def _notified(session: AsyncSession, release: tables.Release) -> tables.Re
     await notify(session, RELEASES, release.id)
     await session.refresh(release)
     return release
-
-
-_task, _run, _release, _learned = tables.Task, tables.TrainingRun, tables.Release, tables.RunTask
 
 
 class LearningRun(msgspec.Struct, frozen=True):

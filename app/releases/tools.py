@@ -28,6 +28,11 @@ from app.releases import manifest_store
 from app.releases import store as releases
 from app.releases.manifest_store import Tool
 
+log = structlog.get_logger(__name__)
+
+_KEPT = 3  # versions per API: releases that serve side by side may have different ones
+_Version = tuple[str, str, str | None, bytes]
+
 
 class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     """An API that a task may call: its document in the release, with the current server, token and bindings."""
@@ -105,10 +110,6 @@ def _token(handle: Handle, row: tables.Api | Row[Any]) -> str | SettingError | N
         return error
 
 
-_KEPT = 3  # versions per API: releases that serve side by side may have different ones
-_Version = tuple[str, str, str | None, bytes]
-
-
 class Catalogs:
     """Parses each document once per version, and caches the last few versions of each API."""
 
@@ -149,9 +150,6 @@ def _parsed(api: ApiDocument, content: bytes) -> App:
     index_of(app)  # here, in a thread, as the next
     ListedApp.of(app)
     return app
-
-
-log = structlog.get_logger(__name__)
 
 
 class ProjectSecrets:

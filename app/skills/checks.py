@@ -21,6 +21,55 @@ from app.base.values import Json, Trajectory
 from app.sandbox.child.inert import objections
 from app.skills.extract import MAX_CHARS, Draft, api_references, extract, global_names
 
+MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
+_GIVEN = {"apis", "ApiError"}  # names that the sandbox has besides the builtins
+_BUILT_IN = {"supervisor.complete_task"}  # like all of api_docs, in every project and in no catalog
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_WORD = re.compile(r"\w+")
+_ORDINARY = frozenset(
+    _WORD.findall(
+        "a an all and any are as at be by do does each every for from had has have how i if in into is it its me"
+        " mine more most much my no not of off on one or our out over please show than that the their them then"
+        " there these they this to under up us was we what when where which who whose with you your"
+    )
+)
+
+# By which code reaches more than it names: builtins, attributes and modules.
+_NAMES = frozenset(
+    _WORD.findall("__builtins__ __import__ breakpoint compile delattr dir eval exec globals locals setattr vars")
+)
+_ATTRIBUTES = frozenset(
+    _WORD.findall(
+        "BaseConfigurator DictConfigurator ForwardRef Formatter _channel ag_frame attrgetter builtins cr_frame"
+        " dictConfig f_back f_builtins f_globals f_locals fileConfig get_field get_type_hints gi_frame importlib"
+        " inspect methodcaller modules sys tb_frame"
+    )
+)
+_MODULES = frozenset(
+    _WORD.findall(
+        "__main__ _ctypes _frozen_importlib _frozen_importlib_external _imp _pickle bdb builtins cProfile"
+        " code codeop ctypes dis doctest gc importlib inspect marshal pdb pickle pkgutil profile pydoc"
+        " rlcompleter runpy shelve sys timeit trace types unittest weakref zipimport"
+    )
+)
+_HARMLESS = frozenset({"__name__", "__doc__", "__class__"})
+_WAYS_TO_CALL = frozenset({"response", "pages"})  # an operation
+
+_BOUNDS = frozenset(  # keywords of a schema whose value an API spells out
+    _WORD.findall("default const minimum maximum exclusiveMinimum exclusiveMaximum maxItems maxLength")
+)
+_KEYS = {"id", "_id", "uuid", "key", "slug"}  # fields by which an answer's object is known as a record
+_MAX_VALUES = 100_000  # of the answers of a rollout
+_TERMS: WeakKeyDictionary[Operation, frozenset[str]] = WeakKeyDictionary()
+
+_TOGETHER = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK", "HANGUL": "CJK"}  # are written together
+_LIKE_ASCII = frozenset(  # letters of Cyrillic and Greek, and two of Latin
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u04bb\u0501\u051b\u051d\u0475\u04cf"
+    "\u03bf\u03bd\u03c1\u03b9\u03b1\u0251\u0261"
+    "\u0410\u0412\u0415\u0405\u0406\u0408\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u04ae\u050c\u051a\u051c"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+)
+
 
 class ValidatedDrafts(msgspec.Struct, frozen=True):
     """The drafts of one rollout: those that every check accepts, and the objections to the others."""
@@ -57,20 +106,6 @@ def refusals(
     checks = plugins.load_all("sage.skill_checks")
     used = [check for name, check in checks.items() if name not in without]
     return [reason for check in used for reason in check(draft, trajectory, catalog)]
-
-
-MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
-_GIVEN = {"apis", "ApiError"}  # names that the sandbox has besides the builtins
-_BUILT_IN = {"supervisor.complete_task"}  # like all of api_docs, in every project and in no catalog
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_WORD = re.compile(r"\w+")
-_ORDINARY = frozenset(
-    _WORD.findall(
-        "a an all and any are as at be by do does each every for from had has have how i if in into is it its me"
-        " mine more most much my no not of off on one or our out over please show than that the their them then"
-        " there these they this to under up us was we what when where which who whose with you your"
-    )
-)
 
 
 def length(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
@@ -170,29 +205,6 @@ def _constants(node: ast.AST) -> Iterator[Json]:
                     yield from _constants(child)
 
 
-_NAMES = frozenset(
-    _WORD.findall("__builtins__ __import__ breakpoint compile delattr dir eval exec globals locals setattr vars")
-)
-_ATTRIBUTES = frozenset(
-    _WORD.findall(
-        "BaseConfigurator DictConfigurator ForwardRef Formatter _channel ag_frame attrgetter builtins cr_frame"
-        " dictConfig f_back f_builtins f_globals f_locals fileConfig get_field get_type_hints gi_frame importlib"
-        " inspect methodcaller modules sys tb_frame"
-    )
-)
-_MODULES = frozenset(
-    _WORD.findall(
-        "__main__ _ctypes _frozen_importlib _frozen_importlib_external _imp _pickle bdb builtins cProfile"
-        " code codeop ctypes dis doctest gc importlib inspect marshal pdb pickle pkgutil profile pydoc"
-        " rlcompleter runpy shelve sys timeit trace types unittest weakref zipimport"
-    )
-)
-_HARMLESS = frozenset({"__name__", "__doc__", "__class__"})
-
-
-_WAYS_TO_CALL = frozenset({"response", "pages"})
-
-
 def static_access(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill calls operations only as `apis.<app>.<operation>`."""
     tree = syntax_tree(draft.source)
@@ -262,21 +274,6 @@ def _bound(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.MatchStar(name=str() as name) | ast.MatchMapping(rest=str() as name):
             yield name
-
-
-_BOUNDS = (
-    "default",
-    "const",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "maxItems",
-    "maxLength",
-)
-_KEYS = {"id", "_id", "uuid", "key", "slug"}
-_MAX_VALUES = 100_000  # of the answers of a rollout
-_TERMS: WeakKeyDictionary[Operation, frozenset[str]] = WeakKeyDictionary()
 
 
 def api_terms(catalog: Catalog) -> frozenset[str]:
@@ -350,15 +347,6 @@ def _spelled_out(key: str, value: Json) -> Iterator[str]:
         yield from (str(each) for each in value)
     elif key in _BOUNDS:
         yield str(value)
-
-
-_TOGETHER = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK", "HANGUL": "CJK"}  # are written together
-_LIKE_ASCII = frozenset(  # letters of Cyrillic and Greek, and two of Latin
-    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u04bb\u0501\u051b\u051d\u0475\u04cf"
-    "\u03bf\u03bd\u03c1\u03b9\u03b1\u0251\u0261"
-    "\u0410\u0412\u0415\u0405\u0406\u0408\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u04ae\u050c\u051a\u051c"
-    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
-)
 
 
 def name_objection(name: str) -> str | None:

@@ -24,12 +24,21 @@ from app.client.words import listing_of
 if TYPE_CHECKING:
     from app.client.terminal import ServerSession
 
-
 SKILL_MD: Final = "SKILL.md"
 _FOLDER = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SCRIPT = re.compile(r"scripts/\w[\w-]*\.py")
 _MAX_BYTES = 512 << 10  # of a file; the server takes fewer characters
 _MAX_FILES = 100
+SKILL_STATES = ("quarantined", "probation", "active", "superseded", "retired", "deleted")
+_LISTING = listing_of("id", "name", "version", "state", "created_at", "instruction", items="skills")
+_FOUND = listing_of("id", "name", "version", "signature")
+_IMPORTED = listing_of("folder", "result", "id", "state", "error", "detail", items="folders")
+_AT_ONCE = 100  # folders of one request
+_MOVES = {
+    "approve": "Move a skill from quarantine to probation, or from probation to active.",
+    "retire": "Offer no version of this skill again, until one is restored.",
+    "restore": "Give this version the state that it had, in place of every other version.",
+}
 
 
 class SkillFolderError(AppError):
@@ -141,18 +150,6 @@ def _write(directory: Path, parts: list[str], text: str) -> None:
             file.write(text)
     except OSError as error:
         raise SkillFolderError(f"{directory.joinpath(*parts)} cannot be written: {error.strerror}") from error
-
-
-SKILL_STATES = ("quarantined", "probation", "active", "superseded", "retired", "deleted")
-_LISTING = listing_of("id", "name", "version", "state", "created_at", "instruction", items="skills")
-_FOUND = listing_of("id", "name", "version", "signature")
-_IMPORTED = listing_of("folder", "result", "id", "state", "error", "detail", items="folders")
-_AT_ONCE = 100  # folders of one request
-_MOVES = {
-    "approve": "Move a skill from quarantine to probation, or from probation to active.",
-    "retire": "Offer no version of this skill again, until one is restored.",
-    "restore": "Give this version the state that it had, in place of every other version.",
-}
 
 
 @click.group(cls=ListingGroup)

@@ -33,11 +33,9 @@ from app.db.results import independent, proven
 
 ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
 _LATEST = 5_000  # tasks that each question reads, scored or not: a popular skill has any number
+MOST_TASKS = 1_000  # that are looked through for calls, the latest: no index has these by API
 
-_task = tables.Task
-_offer = tables.SkillOffer
-_withheld = tables.WithheldSkill
-_replay = tables.SkillReplay
+_task, _offer, _withheld, _replay = tables.Task, tables.SkillOffer, tables.WithheldSkill, tables.SkillReplay
 
 
 class Outcomes(msgspec.Struct, frozen=True):
@@ -261,10 +259,6 @@ def _matched(skill: tables.Skill) -> Select[UUID]:
 def _good_and_bad(score: ColumnElement[Any]) -> tuple[ColumnElement[int], ColumnElement[int]]:
     """SQL: how many of a group's rows have such scores. Rows without one are neither."""
     return func.count().filter(score >= GOOD), func.count().filter(score < GOOD)
-
-
-MOST_TASKS = 1_000
-"""Tasks that are looked through, the latest: no index has the calls by API."""
 
 
 async def has_called(session: AsyncSession, project_id: UUID, api: str) -> bool:

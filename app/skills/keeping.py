@@ -33,6 +33,9 @@ from app.skills.provenance import SkillOrigin, manifests_of, taints_of
 log = structlog.get_logger(__name__)
 
 _HOLDS_SECRET = "it holds a secret that this task has met"
+_ENOUGH = 3  # tasks on whose calls a skill was replayed; more of its own would prove little
+_REPEATED = 3  # calls of one skill that are run again
+_OTHERS = 2  # versions of one name, besides the one that the task used
 
 
 class SkillKeeping:
@@ -101,11 +104,6 @@ def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draf
 def _last_live(skill: tables.Skill) -> SkillState | None:
     """The state of a skill, or the one that it left when it was taken out meanwhile."""
     return skill.state if skill.state in LIVE_SKILLS else skill.former
-
-
-_ENOUGH = 3  # tasks on whose calls a skill was replayed; more of its own would prove little
-_REPEATED = 3  # calls of one skill that are run again
-_OTHERS = 2  # versions of one name, besides the one that the task used
 
 
 class SkillReplays:

@@ -33,6 +33,48 @@ from app.skills.similarity import (
 )
 from app.skills.visibility import Reach, SkillVersion, newest_visible
 
+_log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
+OpenEmbedder = Callable[[], Awaitable[Embedder]]
+"""Returns the embedder once its server answers. Raises EngineError until then."""
+
+OFFERED: Final = 3  # skills, to a task at most
+_NEAR = 10  # skills that were found but fit too little, at most
+_NEVER_OFFERED = "it is not similar enough: none of its scores reaches its threshold"
+SURPLUS = "better skills took all places"
+WITHHELD = "withheld: the task is in the share that does without skills, to measure what they are worth"
+
+_NEVER = 2.0  # no cosine is as large
+# Measured with one skill for each of the demo environment's 161 templates, queried in all phrasings with other
+# details, vectors of all-MiniLM-L6-v2. N-grams of .75 or a cosine of .80: the right skill is offered to 77 % of
+# tasks, with 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and
+# 19 %. A cosine of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app,
+# whatever the verb) discriminates too little to admit anything; a list used alone has lower thresholds.
+# Descriptions of imported skills were measured by `test_skill_descriptions`.
+FUSED = FusionWeights(
+    weights={
+        "query_ngram": 1.0,
+        "query_embedding": 0.5,
+        "skill_embedding": 0.25,
+        "scenario": 4.0,
+        "description": 1.0,
+        "description_embedding": 1.0,
+    },
+    thresholds={
+        "query_ngram": 0.75,
+        "query_embedding": 0.8,
+        "skill_embedding": _NEVER,
+        "scenario": 0.0,
+        "description": 0.55,
+        "description_embedding": 0.5,
+    },
+)
+
+_RETRY_SECONDS, _TIMEOUT_SECONDS = 30.0, 10.0  # of an embedder
+_CHARS = 2_000  # a text is cut here: embedders read a few hundred tokens, and some refuse more
+_LEAST_CHARS = 100  # of a text that is cut shorter because it was refused
+_REFUSED_TEXT = {400, 413, 422}  # statuses of a server that takes other texts
+
 
 class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
     """A skill with the keys it is found by."""
@@ -246,12 +288,6 @@ def _merged(newer: Scored[UUID], mapped: Scored[UUID]) -> Scored[UUID]:
     return sorted([*newer, *mapped], key=lambda entry: -entry[1])[:DEPTH]
 
 
-_NEAR = 10  # skills that were found but fit too little, at most
-_NEVER_OFFERED = "it is not similar enough: none of its scores reaches its threshold"
-SURPLUS = "better skills took all places"
-WITHHELD = "withheld: the task is in the share that does without skills, to measure what they are worth"
-
-
 class SkillChoice(msgspec.Struct, frozen=True, kw_only=True):
     """A skill that was found. `scores` are its similarities in the retrieval lists that hold it, `ranks` its ranks
     in them, from 1. `reason` says why it was not offered.
@@ -327,37 +363,6 @@ class RetrievalTrace:
             ranks=offer.ranks,
             scores=scores,
         )
-
-
-_NEVER = 2.0  # no cosine is as large
-
-# Measured with one skill for each of the demo environment's 161 templates, queried in all phrasings with other
-# details, vectors of all-MiniLM-L6-v2. N-grams of .75 or a cosine of .80: the right skill is offered to 77 % of
-# tasks, with 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and
-# 19 %. A cosine of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app,
-# whatever the verb) discriminates too little to admit anything; a list used alone has lower thresholds.
-# Descriptions of imported skills were measured by `test_skill_descriptions`.
-FUSED = FusionWeights(
-    weights={
-        "query_ngram": 1.0,
-        "query_embedding": 0.5,
-        "skill_embedding": 0.25,
-        "scenario": 4.0,
-        "description": 1.0,
-        "description_embedding": 1.0,
-    },
-    thresholds={
-        "query_ngram": 0.75,
-        "query_embedding": 0.8,
-        "skill_embedding": _NEVER,
-        "scenario": 0.0,
-        "description": 0.55,
-        "description_embedding": 0.5,
-    },
-)
-
-
-OFFERED: Final = 3  # skills, to a task at most
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,19 +457,6 @@ def _fuse(
     if query.trace is not None:
         query.trace.note(lists, settings)
     return fuse(lists, settings, query.limit, index.newest)
-
-
-_RETRY_SECONDS = 30.0
-_TIMEOUT_SECONDS = 10.0
-_CHARS = 2_000  # a text is cut here: embedders read a few hundred tokens, and some refuse more
-_LEAST_CHARS = 100  # of a text that is cut shorter because it was refused
-_REFUSED_TEXT = {400, 413, 422}  # statuses of a server that takes other texts
-_log = structlog.get_logger(__name__)
-
-OpenEmbedder = Callable[[], Awaitable[Embedder]]
-"""Returns the embedder once its server answers. Raises EngineError until then."""
-
-Result = TypeVar("Result")
 
 
 class OptionalEmbedder:

@@ -18,6 +18,16 @@ from numpy.typing import NDArray
 from app.apis.naming import beginning, is_beginning
 from app.engine.protocol import Vector
 
+Key = TypeVar("Key", bound=Hashable)
+Scored: TypeAlias = Sequence[tuple[Key, float]]  # (key, similarity), best first
+Ranked: TypeAlias = list[tuple[Key, dict[str, int]]]  # best first, with the rank from 1 in each list that held it
+
+DEPTH = 50  # ranks of a list that count
+_CHARS = 10_000  # of a description or a request that are compared
+_TERMS = 40  # of a request
+_BEGINS = 0.7  # worth of a word that begins as another does: scale, scales
+_FEWEST = 2  # words that a skill shares with a request
+
 _WORD = re.compile(r"\w+")
 # Words that vary between phrasings of a request. Prepositions and negations are not among them: they distinguish
 # "mails from iris" from "mails to iris".
@@ -28,7 +38,13 @@ _FILLER = frozenset(
     )
 )
 _PLACES = frozenset({"at", "by", "for", "from", "in", "on", "to", "with"})  # "from my family" is not "from iris"
-Key = TypeVar("Key", bound=Hashable)
+_ASKING = frozenset(
+    _WORD.findall(
+        "about also and as at be been but by find from get give he her him his how if in into it its let list many"
+        " much need no nor not off on or out she show so tell than their them then they to up use want what when"
+        " where which who whom whose why with"
+    )
+)
 
 
 def ngrams(text: str, sizes: Iterable[int] = (1, 2), slots: Collection[str] = ()) -> frozenset[str]:
@@ -130,19 +146,6 @@ class NgramIndex(Generic[Key]):
             if (left >= 0).any():
                 postings[gram] = array("i", left[left >= 0].tobytes())
         self._postings = postings
-
-
-_CHARS = 10_000
-_TERMS = 40  # of a request
-_BEGINS = 0.7  # worth of a word that begins as another does: scale, scales
-_FEWEST = 2  # words that a skill shares with a request
-_ASKING = frozenset(
-    _WORD.findall(
-        "about also and as at be been but by find from get give he her him his how if in into it its let list many"
-        " much need no nor not off on or out she show so tell than their them then they to up use want what when"
-        " where which who whom whose why with"
-    )
-)
 
 
 def document_of(name: str, description: str) -> str:
@@ -280,12 +283,6 @@ class VectorIndex(Generic[Key]):
         pairs = zip(cosines[0].tolist(), numbers[0].tolist(), strict=True)
         best = sorted((pair for pair in pairs if pair[1] >= 0), reverse=True)
         return [(self._keys[number], cosine) for cosine, number in best]
-
-
-Scored: TypeAlias = Sequence[tuple[Key, float]]  # (key, similarity), best first
-Ranked: TypeAlias = list[tuple[Key, dict[str, int]]]  # best first, with the rank from 1 in each list that held it
-
-DEPTH = 50  # ranks of a list that count
 
 
 class FusionWeights(msgspec.Struct, frozen=True):

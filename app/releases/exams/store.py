@@ -33,9 +33,16 @@ from app.releases import store as releases
 _READ = 20_000  # tasks, newest first
 _LOOKED_AT = 5_000  # of those without a scenario: what they called
 _BATCH = 200
+_KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
+_KEPT = 20  # versions of the exam that grows by itself
 _COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
 
 _task, _placed, _skill, _trajectory = tables.Task, tables.PlacedTask, tables.Skill, tables.Trajectory
+_exam, _member = tables.Exam, tables.ExamTask
+
+Ground: TypeAlias = Literal["recorded", "staging"]
+KindRule: TypeAlias = Callable[[UUID, str, str | None], str]
+"""The kind of a task: by its id, its instruction and its scenario."""
 
 
 class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,15 +146,6 @@ async def _operations(session: AsyncSession, task_ids: Sequence[UUID]) -> dict[U
         )
         for task_id, record in await session.execute(query)
     }
-
-
-_KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
-_KEPT = 20  # versions of the exam that grows by itself
-
-KindRule: TypeAlias = Callable[[UUID, str, str | None], str]
-"""The kind of a task: by its id, its instruction and its scenario."""
-
-_exam, _member = tables.Exam, tables.ExamTask
 
 
 class NewExamTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,9 +357,6 @@ async def _newest(
     if digest is not None:
         query = query.where(_exam.digest.startswith(digest, autoescape=True))
     return (await session.scalars(query.order_by(_exam.version.desc()).limit(1))).first()
-
-
-Ground: TypeAlias = Literal["recorded", "staging"]
 
 
 class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
