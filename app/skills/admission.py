@@ -24,9 +24,12 @@ from app.skills import store as skills
 from app.skills.evidence import Outcomes, SkillEvidence
 from app.skills.store import NewSkill, StartingState
 
-USES = 3
-PRINCIPALS = 2
-_CHANCE = 0.2  # below which a skill is worse
+USES, PRINCIPALS = 3, 2  # that a skill needs for its next state
+_CHANCE, _HARMFUL = 0.2, 0.01  # below which a skill is worse, or does harm
+_LATEST = 5  # tasks by which a version has proved itself, or no longer
+_JUDGED = 10  # tasks with a skill, the latest ones
+_IMPORTED = "it was imported: it waits for a person"
+_ON_TRIAL = StartingState(SkillState.PROBATION, "until the trial of its release is over")
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -62,20 +65,13 @@ def _missing(state: SkillState, principal: str, evidence: SkillEvidence) -> Iter
     elif evidence.maker_score < GOOD:
         yield "a good score of the task that wrote it"
     yield from _missing_uses(state, principal, evidence)
-    if _is_worse(evidence):
-        yield "an outcome no worse than without it"
-
-
-def is_worse(offered: Outcomes, withheld: Outcomes) -> bool:
-    """Whether tasks that are offered it succeed more seldom, by more than chance explains in one of five cases."""
-    return chance_of_so_few(offered, withheld) < _CHANCE
-
-
-def _is_worse(evidence: SkillEvidence) -> bool:
-    if evidence.is_randomized:
-        return is_worse(evidence.offered, evidence.withheld)
     with_it, without_it = evidence.with_it.rate, evidence.without_it.rate
-    return with_it is not None and without_it is not None and with_it < without_it
+    if evidence.is_randomized:
+        worse = is_worse(evidence.offered, evidence.withheld)
+    else:
+        worse = with_it is not None and without_it is not None and with_it < without_it
+    if worse:
+        yield "an outcome no worse than without it"
 
 
 def _missing_uses(state: SkillState, principal: str, evidence: SkillEvidence) -> Iterator[str]:
@@ -88,6 +84,16 @@ def _missing_uses(state: SkillState, principal: str, evidence: SkillEvidence) ->
             yield f"{PRINCIPALS - len(good)} more principals that used it successfully"
     if (count := sum(good.values())) < USES:
         yield f"{USES - count} more successful uses"
+
+
+def is_worse(offered: Outcomes, withheld: Outcomes) -> bool:
+    """Whether tasks that are offered it succeed more seldom, by more than chance explains in one of five cases."""
+    return chance_of_so_few(offered, withheld) < _CHANCE
+
+
+def is_harmful(with_it: Outcomes, without_it: Outcomes) -> bool:
+    """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect."""
+    return chance_of_so_few(with_it, without_it) < _HARMFUL
 
 
 def chance_of_so_few(with_it: Outcomes, without_it: Outcomes) -> float:
@@ -105,11 +111,6 @@ def chance_of_so_few(with_it: Outcomes, without_it: Outcomes) -> float:
         many = range(without_it.successes, without_it.total + 1)
         tail = sum(comb(good, each) * comb(bad, without_it.total - each) for each in many)
     return tail / comb(good + bad, min(with_it.total, without_it.total))
-
-
-_IMPORTED = "it was imported: it waits for a person"
-_LATEST = 5  # tasks by which a version has proved itself, or no longer
-_ON_TRIAL = StartingState(SkillState.PROBATION, "until the trial of its release is over")
 
 
 def stored_manifest(skill: tables.Skill | NewSkill) -> SkillManifest:
@@ -154,13 +155,14 @@ async def admit(
     rev = await moves.next_rev(session, project_id)  # first: it waits for a rejection that is being written
     rejected = await _rejection(session, new)
     policy = projects.settings_of(await projects.by_id(session, project_id)).skills
-    openly = policy == "open" and rejected is None
-    if openly and not await _is_on_trial(session, project_id, new):
+    openly, canary = policy == "open" and rejected is None, await projects.canary_of(session, project_id)
+    if openly and (canary is None or canary.id != new.release_id):
         return await skills.add(session, project_id, new, actor)
     every = await moves.live_versions(session, project_id, new.name)
-    obsolete = [each for each in every if _is_obsolete(each, catalog)]
+    there = None if catalog is None else with_builtins(catalog)
+    obsolete = [each for each in every if there is not None and stored_manifest(each).not_in(there)]
     current = [each for each in every if each not in obsolete]
-    live, replaceable = await _beside(session, project_id, current, new)
+    live, replaceable = _beside(canary, current, new)
     own = [each for each in live if each.principal == new.principal]
     served = serving(live, new.principal)
     retired = None if every else await skills.retired_by_hand(session, project_id, new.name)
@@ -231,7 +233,7 @@ async def let_in(session: AsyncSession, skill_id: UUID) -> None:
     """
     skill, rev = await moves.locked(session, skill_id)
     every = await moves.live_versions(session, skill.project_id, skill.name)
-    live, replaceable = await _beside(session, skill.project_id, every, skill)
+    live, replaceable = _beside(await projects.canary_of(session, skill.project_id), every, skill)
     served = serving(live, skill.principal)
     if not is_waiting(skill) or not await has_proved_itself(session, skill) or await _rejection(session, skill):
         return
@@ -252,18 +254,13 @@ async def has_proved_itself(session: AsyncSession, skill: tables.Skill) -> bool:
     return (await skill_evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
 
 
-def _is_obsolete(skill: tables.Skill, catalog: Catalog | None) -> bool:
-    return catalog is not None and bool(stored_manifest(skill).not_in(with_builtins(catalog)))
-
-
-async def _beside(
-    session: AsyncSession, project_id: UUID, live: Sequence[tables.Skill], written: tables.Skill | NewSkill
+def _beside(
+    canary: tables.Release | None, live: Sequence[tables.Skill], written: tables.Skill | NewSkill
 ) -> tuple[Sequence[tables.Skill], Sequence[tables.Skill]]:
     """The versions that tasks like the one that wrote it see, and those that it may replace.
 
     What a canary's tasks write concerns nobody else until its trial is over.
     """
-    canary = await projects.canary_of(session, project_id)
     if canary is None:
         return live, live
     public = [each for each in live if each.release_id != canary.id or each.state is SkillState.ACTIVE]
@@ -281,11 +278,6 @@ async def _replace_unseen(
     own = [each for each in live if each.principal == skill.principal and each is not keep]
     unseen = [each for each in own if each.held == skill.held and each.state is not SkillState.ACTIVE]
     await moves.supersede(session, unseen, skill, rev)
-
-
-async def _is_on_trial(session: AsyncSession, project_id: UUID, new: NewSkill) -> bool:
-    canary = await projects.canary_of(session, project_id)
-    return canary is not None and canary.id == new.release_id
 
 
 async def _rejection(session: AsyncSession, skill: tables.Skill | NewSkill) -> StartingState | None:
@@ -315,10 +307,6 @@ def serving(live: Sequence[tables.Skill], principal: str | None) -> tables.Skill
     return max(seen, key=lambda each: each.version, default=None)
 
 
-_JUDGED = 10  # tasks with a skill, the latest ones
-_HARMFUL = 0.01
-
-
 async def judge(session: AsyncSession, skill: tables.Skill) -> tuple[SkillEvidence, Standing]:
     """The evidence about a skill, and what it lacks for the next state."""
     evidence = await skill_evidence.of_skill(session, skill)
@@ -326,7 +314,8 @@ async def judge(session: AsyncSession, skill: tables.Skill) -> tuple[SkillEviden
         return evidence, Standing(SkillState.PROBATION, ("a person's approval",))
     if skill.task_id is None and (goal := NEXT_SKILL_STATE.get(skill.state)):
         return evidence, Standing(goal, ("a person's approval, because there is no task that wrote it",))
-    release = await _release(session, skill) if skill.state in NEXT_SKILL_STATE else None
+    trial = skill.release_id if skill.state in NEXT_SKILL_STATE else None
+    release = await session.get(tables.Release, trial) if trial else None
     if release is not None and release.state is ReleaseState.CANARY:
         return evidence, Standing(skill.state, (f"the end of the trial of release {release.number}",))
     return evidence, standing(skill.state, skill.principal, evidence, await _policy(session, skill))
@@ -371,11 +360,6 @@ async def _harm(session: AsyncSession, skill: tables.Skill) -> str | None:
     return f"{failed}, {without.failures} of {without.total} {others}"
 
 
-def is_harmful(with_it: Outcomes, without_it: Outcomes) -> bool:
-    """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect."""
-    return chance_of_so_few(with_it, without_it) < _HARMFUL
-
-
 async def _promote(session: AsyncSession, skill_id: UUID) -> None:
     """Decide again under the project's lock: another process may have moved it."""
     skill, rev = await moves.locked(session, skill_id)
@@ -396,10 +380,6 @@ async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None
         await moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
     elif skill.state in LIVE_SKILLS and not skill.held and not await has_proved_itself(session, skill):
         await moves.withdraw_harmful(session, skill, rev, reason)
-
-
-async def _release(session: AsyncSession, skill: tables.Skill) -> tables.Release | None:
-    return await session.get(tables.Release, skill.release_id) if skill.release_id else None
 
 
 async def _policy(session: AsyncSession, skill: tables.Skill) -> SkillPolicy:

@@ -25,8 +25,7 @@ log = structlog.get_logger(__name__)
 
 _WIDER = 4  # times the limit are looked at, as some of the skills found may be obsolete
 _GUARDED = 1_000  # skills whose manifests are kept in memory
-_Rejected = list[tuple[Offer, str]]
-"""Offers that are left out, each with the reason."""
+_Rejected = list[tuple[Offer, str]]  # each with the reason
 
 
 def skill_run_of(row: tables.Task) -> SkillRun | None:
@@ -76,22 +75,20 @@ class SkillSelection:
         left_out = [*obsolete, *rejected]
         tried = {offer.skill_id for offer in (*good, *(offer for offer, _ in left_out))}
         others = left_out + [(offer, SURPLUS) for offer in current if offer.skill_id not in tried]
-        if good and run is None and is_withheld(row.id, self._withheld):
-            withheld = [results.NewEvent("skill", offers.skill_event("withheld", offer)) for offer in good]
+        withheld = bool(good) and run is None and is_withheld(row.id, self._withheld)
+        if withheld:
+            new = [offers.skill_event("withheld", offer) for offer in good]
             chosen = trace.record([], [*((offer, WITHHELD) for offer in good), *others])
-            async with direct(self._sessions) as handle:
-                await offers.record_held(
-                    handle, row.id, owner, good, withheld, msgspec.to_builtins(chosen), withheld=True
-                )
-            return ()
-        new = [results.NewEvent("skill", {**offers.skill_event("offered", offer)}) for offer in good]
-        for offer, reason in left_out:
-            new.append(results.NewEvent("skill", offers.skill_event("skipped", offer) | {"reason": reason}))
-        chosen = trace.record(good, others)
+        else:
+            new = [offers.skill_event("offered", offer) for offer in good]
+            new += [offers.skill_event("skipped", offer) | {"reason": reason} for offer, reason in left_out]
+            chosen = trace.record(good, others)
         if chosen.choices:
+            events = [results.NewEvent("skill", {**data}) for data in new]
+            record = msgspec.to_builtins(chosen)
             async with direct(self._sessions) as handle:
-                await offers.record_held(handle, row.id, owner, good, new, msgspec.to_builtins(chosen))
-        return tuple(good)
+                await offers.record_held(handle, row.id, owner, good, events, record, withheld=withheld)
+        return () if withheld else tuple(good)
 
     async def _found(self, row: tables.Task, trace: RetrievalTrace, limit: int) -> Sequence[Offer]:
         """Skills that fit the instruction, best first."""
@@ -162,12 +159,7 @@ class SkillSelection:
                 good.append(offer)
             else:
                 rejected.append((offer, reason))
-                log.warning(
-                    "a skill does not load",
-                    task=str(row.id),
-                    skill=str(offer.skill_id),
-                    cause=reason,
-                )
+                log.warning("a skill does not load", task=str(row.id), skill=str(offer.skill_id), cause=reason)
         return good, rejected
 
     async def _load_error(self, offer: Offer) -> str | None:
