@@ -40,6 +40,8 @@ from app.db.database import Handle, execute, to_json
 from app.db.results import TaskSums, proven, read_sums, sums_of
 from app.db.tables import TaskState
 
+MOST_TASKS = 20_000  # by which the skills of a project are compared
+
 _offer, _skill, _task, _withheld = tables.SkillOffer, tables.Skill, tables.Task, tables.WithheldSkill
 _task_id = bindparam("task", type_=Uuid)
 
@@ -94,16 +96,6 @@ _OFFERED = (
 )
 
 
-async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) -> None:
-    """Record offers in order. Earlier records stay: a task keeps the offers it began with."""
-    rows = [
-        {"task_id": task_id, "skill_id": offer.skill_id, "position": position, "ranks": offer.ranks}
-        for position, offer in enumerate(offers, start=1)
-    ]
-    if rows:
-        await session.execute(insert(_offer).values(rows).on_conflict_do_nothing())
-
-
 async def record_held(
     handle: Handle,
     task_id: UUID,
@@ -114,8 +106,10 @@ async def record_held(
     *,
     withheld: bool = False,
 ) -> None:
-    """Record offers as `record`, or those that the task would have had if they are `withheld`; with new events and
-    why these were selected. Raises ConflictError if the task has another owner.
+    """Record offers in order, or those that the task would have had if they are `withheld`; with new events and
+    why these were selected. Earlier records stay: a task keeps the offers it began with.
+
+    Raises ConflictError if the task has another owner.
     """
     values = {
         "task": task_id,
@@ -178,7 +172,7 @@ async def offered(handle: Handle, task_id: UUID) -> list[Offer]:
     return [Offer(**row._mapping) for row in await execute(handle, _OFFERED, {"task": task_id})]
 
 
-def offer_of(skill: tables.Skill, ranks: dict[str, int] | None = None) -> Offer:
+def offer_of(skill: tables.Skill) -> Offer:
     """A skill as it is offered."""
     return Offer(
         skill_id=skill.id,
@@ -187,13 +181,11 @@ def offer_of(skill: tables.Skill, ranks: dict[str, int] | None = None) -> Offer:
         signature=skill.signature,
         source=skill.source,
         instruction=skill.instruction,
-        ranks=ranks or {},
     )
 
 
 def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
-    """The data of a skill's event; `status` is "offered", "withheld", "skipped", "used", "refused" or
-    "written"."""
+    """The data of a skill's event. `status` is offered, withheld, skipped, used, refused or written."""
     return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 
@@ -297,9 +289,6 @@ def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
     """Whether a row of `tasks` makes a use a success."""
     score = tasks.c.score
     return or_(score >= GOOD, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))
-
-
-MOST_TASKS = 20_000
 
 
 class SkillRecords:

@@ -16,11 +16,18 @@ from app.db.tables import ReleaseState, TaskState
 from app.projects import keys
 from app.projects import store as projects
 from app.releases import store as releases
-from app.skills import offers
 from app.skills import store as skills
 from app.tasks import feedback, queue
 from app.tasks.queue import TaskOutcome
-from tests.support.rows import claimed_task, new_skill, offer_of, project_row, task_row, trajectory_of
+from tests.support.rows import (
+    claimed_task,
+    new_skill,
+    offer_of,
+    project_row,
+    record_offers,
+    task_row,
+    trajectory_of,
+)
 
 
 async def test_a_new_project_has_one_active_release_of_the_base_model(session: AsyncSession) -> None:
@@ -53,7 +60,7 @@ async def test_deleting_a_project_deletes_everything_in_it(committed: Sessions) 
         task = await claimed_task(session)
         skill = await skills.add(session, task.project_id, new_skill(task_id=task.id))
         skill.release_id = task.release_id
-        await offers.record(session, task.id, [offer_of(skill)])
+        await record_offers(session, task.id, [offer_of(skill)])
         await results.append(session, task.id, "turn", {})
         await results.save(session, task.project_id, trajectory_of(task))
         await keys.create(session, "k", ["tasks"], task.project_id)

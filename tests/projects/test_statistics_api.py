@@ -13,10 +13,9 @@ from app.db.tables import TaskState
 from app.projects import statistics
 from app.projects.statistics import TimeBucket
 from app.releases import store as releases
-from app.skills import offers
 from app.skills import store as skills
 from tests.support.api_app import ApiApp, open_api_app, problem
-from tests.support.rows import new_skill, offer_of
+from tests.support.rows import new_skill, offer_of, record_offers
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 WINDOW = {"from": "2026-03-01T00:00:00Z", "to": "2026-03-06T00:00:00Z"}
@@ -93,7 +92,7 @@ async def test_tasks_are_counted_by_the_skills_that_they_used(api: ApiApp) -> No
     async with api.sessions.begin() as session:
         skill = await skills.add(session, api.demo.id, new_skill("greet"))
         for task_id in (used, offered):
-            await offers.record(session, task_id, [offer_of(skill)])
+            await record_offers(session, task_id, [offer_of(skill)])
         (await session.get_one(tables.SkillOffer, (used, skill.id))).returned = 1
     [row] = (await stats(api, by="skill"))["rows"]
     assert (row["name"], row["key"], row["tasks"], row["success"]) == ("greet 1", str(skill.id), 1, 1.0)

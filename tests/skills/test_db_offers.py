@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.base.values import Stop, Use
+from app.base.values import Offer, Stop, Use
 from app.db import tables
 from app.db.tables import TaskState
 from app.skills import offers
@@ -21,14 +21,23 @@ async def _skill(session: AsyncSession, project_id: UUID, name: str = "greet") -
     return await skills.add(session, project_id, new_skill(name, task_id=maker.id))
 
 
+async def _claimed(session: AsyncSession, project_id: UUID) -> tables.Task:
+    task = await task_row(session, project_id, "greet omar")
+    await queue.claim(session, "me", LEASE)
+    return task
+
+
+async def _offer(session: AsyncSession, task: tables.Task, *offered: Offer) -> None:
+    await offers.record_held(session, task.id, "me", offered, [], {})
+
+
 async def _using_task(
     session: AsyncSession, skill: tables.Skill, *, returned: int, stop: Stop = Stop.COMPLETED
 ) -> tables.Task:
     """A finished task that was offered the skill and called it twice."""
-    task = await task_row(session, skill.project_id, "greet omar")
-    await queue.claim(session, "me", LEASE)
+    task = await _claimed(session, skill.project_id)
     offer = offer_of(skill)
-    await offers.record(session, task.id, [offer])
+    await _offer(session, task, offer)
     use = Use(function=skill.name, inherited=True, calls=2, returned=returned)
     await offers.record_uses(session, trajectory_of(task, turn_of(uses=(use,)), offered=(offer,)))
     await queue.finish(session, task.id, "me", queue.TaskOutcome(state=TaskState.DONE, stop=stop))
@@ -38,10 +47,10 @@ async def _using_task(
 async def test_offers_are_kept_in_order_and_as_first_recorded(session: AsyncSession) -> None:
     project = await project_row(session)
     first, second = await _skill(session, project.id, "first"), await _skill(session, project.id, "second")
-    task = await task_row(session, project.id)
-    await offers.record(session, task.id, [offer_of(second, query_ngram=1), offer_of(first, query_ngram=2)])
-    await offers.record(session, task.id, [offer_of(first)])
-    await offers.record(session, task.id, [])
+    task = await _claimed(session, project.id)
+    await _offer(session, task, offer_of(second, query_ngram=1), offer_of(first, query_ngram=2))
+    await _offer(session, task, offer_of(first))
+    await _offer(session, task)
     assert [skill.name for _, skill in await offers.to_task(session, task.id)] == ["second", "first"]
     assert [row.position for row, _ in await offers.to_task(session, task.id)] == [1, 2]
 
@@ -49,17 +58,17 @@ async def test_offers_are_kept_in_order_and_as_first_recorded(session: AsyncSess
 async def test_a_resumed_task_gets_the_same_offers_again(session: AsyncSession) -> None:
     project = await project_row(session)
     skill = await _skill(session, project.id)
-    task = await task_row(session, project.id)
+    task = await _claimed(session, project.id)
     offer = offer_of(skill, query_ngram=1, scenario=2)
-    await offers.record(session, task.id, [offer])
+    await _offer(session, task, offer)
     assert await offers.offered(session, task.id) == [offer]
 
 
 async def test_uses_are_summed_over_turns_and_only_for_the_offered_source(session: AsyncSession) -> None:
     project = await project_row(session)
     skill = await _skill(session, project.id)
-    task = await task_row(session, project.id)
-    await offers.record(session, task.id, [offer_of(skill)])
+    task = await _claimed(session, project.id)
+    await _offer(session, task, offer_of(skill))
     trajectory = trajectory_of(
         task,
         turn_of(uses=(Use("greet", inherited=True, calls=2, returned=1),)),

@@ -4,7 +4,7 @@ import msgspec
 
 from app.base.untrusted import parse
 from app.base.values import Use
-from app.skills.extract import api_references, extract
+from app.skills.extract import api_references, extract, summary_of
 from tests.support.written_functions import ARCHIVE, archived, offer, ran, rollout
 
 
@@ -13,7 +13,7 @@ def test_a_draft_describes_the_function_its_apis_and_its_uses() -> None:
     assert draft.name == "archive_mails_by_person"
     assert draft.signature == "archive_mails_by_person(name: str) -> int"
     assert draft.source == ARCHIVE.rstrip("\n")
-    assert draft.summary == "Archive all mails from one person."
+    assert summary_of(draft.source, draft.name) == "Archive all mails from one person."
     assert draft.apis == ("mail.fetch_mails", "mail.file_mail", "mail.sign_in", "supervisor.show_passwords")
     assert draft.instruction == "archive every one of my mails from iris"
     assert draft.slots == ("iris",)

@@ -15,7 +15,7 @@ from app.skills.admission import admit, is_harmful
 from app.skills.evidence import Outcomes
 from app.skills.value import compared_tasks
 from app.tasks import feedback
-from tests.support.rows import offer_of, project_row
+from tests.support.rows import offer_of, project_row, record_offers
 from tests.support.skill_project import SkillProject
 
 QUARANTINED, PROBATION, ACTIVE, SUPERSEDED, RETIRED, DELETED = SkillState
@@ -37,7 +37,7 @@ async def score(project: SkillProject, skill: tables.Skill, value: float) -> Non
 async def raise_in(project: SkillProject, skill: tables.Skill) -> None:
     """A task without a score in which it only raised."""
     task = await project.task()
-    await offers.record(project.session, task.id, [offer_of(skill)])
+    await record_offers(project.session, task.id, [offer_of(skill)])
     [(offer, _)] = await offers.to_task(project.session, task.id)
     offer.calls = 1
     await project.session.flush()

@@ -8,12 +8,12 @@ from app.base.secrets import SecretValues
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import SkillState
-from app.skills import moves, offers
+from app.skills import moves
 from app.skills import store as skills
 from app.skills.keeping import SkillKeeping
 from app.skills.library import Library
 from app.skills.store import StartingState
-from tests.support.rows import claimed_task, new_skill, offer_of
+from tests.support.rows import claimed_task, new_skill, offer_of, record_offers
 from tests.support.written_functions import CATALOG, archived
 
 
@@ -34,7 +34,7 @@ async def test_a_quarantined_skill_that_is_retired_during_a_task_still_taints_wh
         rev = await moves.next_rev(session, task.project_id)
         start = StartingState(SkillState.QUARANTINED)
         shown = await skills.insert(session, task.project_id, new_skill("hostile"), rev, start)
-        await offers.record(session, task.id, [offer_of(shown)])
+        await record_offers(session, task.id, [offer_of(shown)])
         await moves.retire(session, shown.id)
     [written] = await keep(committed, task)
     assert (written.state, written.taint) == (SkillState.QUARANTINED, "the quarantined skill hostile")

@@ -14,7 +14,7 @@ from app.skills import store as skills
 from app.skills.offers import SkillStats
 from app.skills.routes import SkillEffect, SkillValue
 from app.skills.value import compared_tasks
-from tests.support.rows import new_skill, offer_of, project_row, task_row
+from tests.support.rows import new_skill, offer_of, project_row, record_offers, task_row
 
 DAWN = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ class Served:
         if used is None:
             self.session.add(tables.WithheldSkill(task_id=row.id, skill_id=self.skill.id))
             return
-        await offers.record(self.session, row.id, [offer_of(self.skill)])
+        await record_offers(self.session, row.id, [offer_of(self.skill)])
         uses = update(tables.SkillOffer).where(tables.SkillOffer.task_id == row.id)
         await self.session.execute(uses.values(calls=used, returned=used))
 

@@ -7,8 +7,8 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.skills import offers, value
-from tests.support.rows import offer_of, project_row
+from app.skills import value
+from tests.support.rows import offer_of, project_row, record_offers
 from tests.support.scripted_engine import byte_tokenizer
 from tests.support.served_project import ServedProject, minute
 
@@ -41,11 +41,11 @@ async def test_an_offered_skill_that_was_not_used_saves_nothing(session: AsyncSe
     maker = await project.task()
     skill = await project.skill(maker)
     idle = await project.task()
-    await offers.record(session, idle.id, [offer_of(skill)])
+    await record_offers(session, idle.id, [offer_of(skill)])
     assert await value.by_scenario(session, project.project.id, minute(0)) == []
 
 
 async def _use(session: AsyncSession, task: tables.Task, skill: tables.Skill) -> None:
-    await offers.record(session, task.id, [offer_of(skill)])
+    await record_offers(session, task.id, [offer_of(skill)])
     row = tables.SkillOffer
     await session.execute(update(row).where(row.task_id == task.id).values(calls=1, returned=1))

@@ -13,7 +13,7 @@ from app.skills import store as skills
 from app.skills.admission import admit
 from app.tasks import queue
 from tests.support.api_app import ApiApp, open_api_app, problem
-from tests.support.rows import offer_of
+from tests.support.rows import offer_of, record_offers
 
 SOURCE = "def archive(name: str) -> int:\n    return apis.mail.archive(name=name)\n"
 
@@ -53,7 +53,7 @@ async def use(api: ApiApp, task_id: UUID, skill: tables.Skill, *, calls: int, re
     )
     async with api.sessions.begin() as session:
         await queue.claim(session, "runner", 30)
-        await offers.record(session, task_id, [offer])
+        await record_offers(session, task_id, [offer])
         await offers.record_uses(session, record)
         ended = queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
         assert await queue.finish(session, task_id, "runner", ended)

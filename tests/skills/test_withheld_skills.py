@@ -16,7 +16,7 @@ from app.skills.selection import is_withheld
 from app.skills.value import ComparedTask, compared_tasks
 from app.tasks import store as tasks
 from tests.support.ledger_project import LedgerProject
-from tests.support.rows import offer_of, project_row
+from tests.support.rows import offer_of, project_row, record_offers
 from tests.support.scripted_engine import Answer, ScriptedEngine, block
 
 SOURCE = "def write_entry(text: str) -> int:\n    return apis.ledger.add_entry(text=text)['id']"
@@ -90,7 +90,7 @@ async def test_scores_are_compared_by_project_skill_scenario_and_time(sessions: 
                 if withheld:
                     session.add(tables.WithheldSkill(task_id=task.id, skill_id=skill.id))
                 else:
-                    await offers.record(session, task.id, [offer_of(skill, query_ngram=1)])
+                    await record_offers(session, task.id, [offer_of(skill, query_ngram=1)])
     first, second, third, fourth = (
         ComparedTask("a", False, 1.0), ComparedTask("a", True, 0.0),
         ComparedTask("b", False, 0.5), ComparedTask("b", True, 0.25),

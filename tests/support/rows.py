@@ -1,8 +1,10 @@
 """Rows for database tests: projects, tasks, skills, offers and trajectories."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
@@ -53,7 +55,15 @@ def new_skill(
 
 
 def offer_of(skill: tables.Skill, **ranks: int) -> Offer:
-    return offers.offer_of(skill, ranks)
+    return msgspec.structs.replace(offers.offer_of(skill), ranks=ranks)
+
+
+async def record_offers(session: AsyncSession, task_id: UUID, offered: Sequence[Offer]) -> None:
+    """As the runner of a task does, also for one that nobody has claimed."""
+    for position, offer in enumerate(offered, start=1):
+        row = tables.SkillOffer(task_id=task_id, skill_id=offer.skill_id, position=position, ranks=offer.ranks)
+        session.add(row)
+    await session.flush()
 
 
 def turn_of(text: str = "hello", uses: tuple[Use, ...] = (), calls: tuple[Call, ...] = ()) -> Turn:

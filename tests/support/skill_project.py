@@ -19,7 +19,7 @@ from app.skills import store as skills
 from app.skills.admission import admit, serving
 from app.tasks import feedback
 from app.tasks import store as tasks
-from tests.support.rows import offer_of
+from tests.support.rows import offer_of, record_offers
 
 NARROW = SkillManifest({"mail.list": AllowedOperation("GET", True, {})})
 WIDE = SkillManifest({**NARROW.operations, "supervisor.show_passwords": AllowedOperation("GET", True, {})})
@@ -85,7 +85,7 @@ class SkillProject:
         """A task that used the skill, and its scores: of its check, and of a person, `scored_by` a key or not."""
         task = await self.task(principal, check)
         task.score_source = None if check is None else ScoreSource.CHECK
-        await offers.record(self.session, task.id, [offer_of(skill)])
+        await record_offers(self.session, task.id, [offer_of(skill)])
         [(offer, _)] = await offers.to_task(self.session, task.id)
         offer.calls = offer.returned = 1
         if replayed:

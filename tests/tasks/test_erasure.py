@@ -14,13 +14,13 @@ from app.projects import audit
 from app.releases import store as releases
 from app.runs import store as runs
 from app.runs.experience import window
-from app.skills import evidence, offers
+from app.skills import evidence
 from app.skills import store as skills
 from app.tasks import feedback, retention
 from tests.support.api_app import ApiApp, problem
 from tests.support.ledger_project import until
 from tests.support.lock_waits import waits_for_a_lock
-from tests.support.rows import new_skill, offer_of, trajectory_of, turn_of
+from tests.support.rows import new_skill, offer_of, record_offers, trajectory_of, turn_of
 
 WORDS = "archive the mails of Ms Secret"
 NOTHING = {"tasks": 0, "skills": [], "runs": [], "releases": [], "retrain": ""}
@@ -32,7 +32,7 @@ async def _ended(api: ApiApp, principal: str = "ann", **submission: object) -> U
     async with api.sessions.begin() as session:
         task = await session.get_one(tables.Task, task_id)
         skill = await skills.add(session, task.project_id, new_skill(f"greet_{task_id.hex[:6]}", task_id=task_id))
-        await offers.record(session, task_id, [offer_of(skill)])
+        await record_offers(session, task_id, [offer_of(skill)])
         await results.save(session, task.project_id, trajectory_of(task, turn_of()))
         await results.append(session, task_id, "done", {})
         about = {"project_id": task.project_id, "task_id": task_id}

@@ -20,7 +20,7 @@ from tests.support.written_functions import CATALOG, ran, rollout
 SECRET = "Launch8Code4711Straße"
 _ASCII = "Launch8Code4711xyz"
 _DRAFT = Draft(
-    name="f", signature="f()", source="def f(): pass", summary="", apis=(), instruction="go", slots=(), calls=1,
+    name="f", signature="f()", source="def f(): pass", apis=(), instruction="go", slots=(), calls=1,
     returned=1,
 )  # fmt: skip
 
@@ -53,9 +53,8 @@ def _known() -> SecretValues:
 
 PLACES: dict[str, Callable[[str], Draft]] = {
     "source": lambda text: msgspec.structs.replace(_DRAFT, source=f"def f():\n    return {text!r}"),
-    "docstring": lambda text: msgspec.structs.replace(_DRAFT, source=f'def f():\n    """{text}"""', summary=text),
+    "docstring": lambda text: msgspec.structs.replace(_DRAFT, source=f'def f():\n    """{text}"""'),
     "comment": lambda text: msgspec.structs.replace(_DRAFT, source=f"def f():\n    return 1  # {text}"),
-    "summary": lambda text: msgspec.structs.replace(_DRAFT, summary=f"Logs in with {text}."),
     "name": lambda text: msgspec.structs.replace(_DRAFT, name=f"f_{text}"),
     "signature": lambda text: msgspec.structs.replace(_DRAFT, signature=f"f(key: str = {text!r})"),
     "instruction": lambda text: msgspec.structs.replace(_DRAFT, instruction=f"log in with {text}, please"),

@@ -8,10 +8,9 @@ from sqlalchemy import func, select
 from app.db import tables
 from app.db.tables import TaskState
 from app.releases import store as releases
-from app.skills import offers
 from app.skills import store as skills
 from tests.support.api_app import ApiApp, problem
-from tests.support.rows import new_skill, offer_of
+from tests.support.rows import new_skill, offer_of, record_offers
 
 
 async def found(api: ApiApp, **query: Any) -> list[str]:
@@ -81,7 +80,7 @@ async def test_tasks_are_found_by_skill_release_and_score(api: ApiApp) -> None:
             task = await session.get_one(tables.Task, task_id)
             task.state, task.score = TaskState.DONE, number / 4
             task.release_id = serving.id if number % 2 else None
-        await offers.record(session, ids[2], [offer_of(skill)])
+        await record_offers(session, ids[2], [offer_of(skill)])
     assert await found(api, skill_id=str(skill.id)) == ["task 2"]
     assert await found(api, release_id=str(serving.id)) == ["task 3", "task 1"]
     assert await found(api, max_score=0.25) == ["task 1", "task 0"]
