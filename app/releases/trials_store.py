@@ -6,13 +6,14 @@ compared with the one before, and a shadow is a finished task that another relea
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Select,
     and_,
     case,
     cast,
@@ -20,7 +21,6 @@ from sqlalchemy import (
     func,
     inspect,
     literal,
-    null,
     or_,
     select,
     true,
@@ -34,15 +34,19 @@ from app.db import lease, queries, tables
 from app.db.database import pack
 from app.db.notify import RELEASES, notify
 from app.db.queries import in_array
-from app.db.results import kind, measures
+from app.db.results import TaskMeasures, kind, measures
 from app.db.tables import ReleaseState, TaskState
 from app.projects import store as projects
 from app.releases import store as releases
 
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 _KINDS_WINDOW = 5_000  # earlier tasks that show what is usual of each kind
+WINDOW = timedelta(days=30)  # before the promotion: earlier tasks of the former release are not compared
+_MOST_BEFORE = 5_000  # tasks of the former release, the latest
+_BATCH = 100  # trajectories per query
 
-_task = tables.Task
+_task, _shadow = tables.Task, tables.Shadow
+_queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
 
 
 class CanaryTask(NamedTuple):
@@ -186,21 +190,15 @@ async def ended_tasks(
     the order of their ends, which are before `until`; a score that came later is left out.
     """
     served = [canary, *await baselines(session, canary, active)]
-    ended = and_(
-        in_array(_task.release_id, [each.id for each in served]),
-        _task.started_at >= began,
-        ~_task.pinned,
-        _task.state.in_([TaskState.DONE, TaskState.FAILED]),
-        true() if until is None else _task.finished_at < until,
-    )
-    first = select(_task).where(ended).order_by(_task.finished_at, _task.id).limit(most).subquery()
-    columns, measured = first.c, measures(first)
-    known = true() if until is None else measured.scored_at < until
+    in_time = true() if until is None else _task.finished_at < until
+    first = _ended(served, _task.started_at >= began, in_time).order_by(_task.finished_at, _task.id).limit(most)
+    tasks = first.subquery()
+    columns, measured = tasks.c, measures(tasks)
     query = select(
         kind(columns),
         columns.release_id == canary.id,
         columns.started_at,
-        case((known, measured.reward)),
+        _reward(measured, until),
         measured.scored_at,
         measured.error,
         case((measured.is_done, columns.turns)),
@@ -212,17 +210,29 @@ async def ended_tasks(
     return [CanaryTask(*row) for row in rows]
 
 
+def _ended(served: Sequence[tables.Release], *which: ColumnElement[bool]) -> Select[tables.Task]:
+    """The tasks of releases that show something about these."""
+    ended = _task.state.in_([TaskState.DONE, TaskState.FAILED])
+    return select(_task).where(_served(served), ended, ~_task.pinned, *which)
+
+
+def _reward(measured: TaskMeasures, known_before: datetime | None) -> ColumnElement[float | None]:
+    if known_before is None:
+        return measured.reward
+    return case((measured.scored_at < known_before, measured.reward))
+
+
 async def usual_kinds(session: AsyncSession, project_id: UUID, before: datetime) -> dict[str, UsualKind]:
     """Of the project's last 5,000 tasks that had ended by then, with the scores of that time."""
-    ended = and_(
+    ended = (
         _task.project_id == project_id,
         _task.finished_at < before,
         _task.state.in_([TaskState.DONE, TaskState.FAILED]),
         _task.skill_run.is_(None),
     )
-    last = select(_task).where(ended).order_by(_task.finished_at.desc()).limit(_KINDS_WINDOW).subquery()
+    last = select(_task).where(*ended).order_by(_task.finished_at.desc()).limit(_KINDS_WINDOW).subquery()
     measured = measures(last)
-    reward = case((measured.scored_at < before, measured.reward))
+    reward = _reward(measured, before)
     each = select(
         kind(last.c).label("kind"),
         reward.label("reward"),
@@ -257,20 +267,10 @@ async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime
         .limit(_COST_WINDOW)
         .subquery()
     )
-    most = literal(0.95)
-    turns, tokens = (
-        await session.execute(
-            select(
-                func.percentile_disc(most).within_group(last.c.turns),
-                func.percentile_disc(most).within_group(last.c.generated_tokens),
-            )
-        )
-    ).one()
+    most = func.percentile_disc(literal(0.95))
+    query = select(most.within_group(last.c.turns), most.within_group(last.c.generated_tokens))
+    turns, tokens = (await session.execute(query)).one()
     return None if turns is None else TypicalCost(float(turns), float(tokens))
-
-
-WINDOW = timedelta(days=30)  # before the promotion: earlier tasks of the former release are not compared
-_MOST_BEFORE = 5_000  # tasks of the former release, the latest
 
 
 class WatchedTask(msgspec.Struct, frozen=True):
@@ -291,7 +291,8 @@ def scored_at(task: CanaryTask | WatchedTask) -> datetime:
 
 async def begin_watch(session: AsyncSession, release: tables.Release, former: tables.Release) -> None:
     """Watch a release, which has just replaced another one. Call in the transaction that activates it."""
-    watch = {"state": "watching", "since": release.activated_at, "baseline": baseline_of(former)}
+    baseline = {"number": former.number, "model": former.model}
+    watch = {"state": "watching", "since": release.activated_at, "baseline": baseline}
     evidence = {**(release.evidence or {}), "watch": msgspec.to_builtins(watch)}
     release.watched_against, release.watched_since = former.id, release.activated_at
     await releases.record_evidence(session, release.id, evidence)
@@ -300,10 +301,6 @@ async def begin_watch(session: AsyncSession, release: tables.Release, former: ta
 def began_with(release: tables.Release) -> bool:
     """Whether a watch goes on that began with this release, not with an earlier one of the same weights."""
     return release.watched_since is not None and release.watched_since == release.activated_at
-
-
-def baseline_of(former: tables.Release) -> dict[str, Json]:
-    return {"number": former.number, "model": former.model}
 
 
 async def all_open(session: AsyncSession) -> Sequence[tables.Release]:
@@ -317,25 +314,6 @@ def check_is_watched(release: tables.Release) -> None:
     """Raises ConflictError."""
     if release.state is not ReleaseState.ACTIVE or release.watched_against is None:
         raise ConflictError(f"release {release.number} is {release.state}, and is not watched: see its evidence")
-
-
-async def locked(session: AsyncSession, release_id: UUID) -> tables.Release:
-    """The watched release, until the transaction ends. Raises ConflictError if it is not watched any more."""
-    release = await releases.locked(session, release_id)
-    check_is_watched(release)
-    return release
-
-
-async def keep(session: AsyncSession, release: tables.Release, evidence: dict[str, Json]) -> None:
-    """End the watch of a `locked` release, which stays active."""
-    release.watched_against = release.watched_since = None
-    await releases.record_evidence(session, release.id, evidence)
-
-
-async def reject(session: AsyncSession, release: tables.Release, evidence: dict[str, Json]) -> None:
-    """Reject a release of a watch, in the transaction in which the one before has replaced it."""
-    release.evidence = evidence
-    await releases.move(session, release, ReleaseState.REJECTED)
 
 
 async def under_watch(session: AsyncSession, release: tables.Release) -> Sequence[tables.Release]:
@@ -353,41 +331,40 @@ async def tasks_before(
 
     A score that became known later is left out: which tasks get one late would depend on the present.
     """
-    own = _task.project_id == former.project_id  # whose tasks an index has by their ends
-    ended = and_(own, _task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
-    return await _read(
-        session, await releases.with_weights(session, former), ended, _MOST_BEFORE, scored_before=promoted_at
+    tasks = _ended(
+        await releases.with_weights(session, former),
+        _task.project_id == former.project_id,  # whose tasks an index has by their ends
+        _task.finished_at < promoted_at,
+        _task.finished_at >= promoted_at - WINDOW,
     )
+    return await _read(session, tasks, _MOST_BEFORE, known_before=promoted_at)
 
 
 async def tasks_since(session: AsyncSession, release: tables.Release, most: int) -> Sequence[WatchedTask]:
     """The first tasks that were pinned to the watched weights since the promotion, by their end."""
-    pinned = _task.started_at >= release.watched_since
-    return await _read(session, await under_watch(session, release), pinned, most)
+    tasks = _ended(await under_watch(session, release), _task.started_at >= release.watched_since)
+    return await _read(session, tasks, most)
 
 
 async def _read(
-    session: AsyncSession,
-    served: Sequence[tables.Release],
-    which: ColumnElement[bool],
-    most: int,
-    *,
-    scored_before: datetime | None = None,
+    session: AsyncSession, tasks: Select[tables.Task], most: int, known_before: datetime | None = None
 ) -> Sequence[WatchedTask]:
-    """By their end: the first ones, or with `scored_before` the last ones, newest first."""
-    ended = and_(_task.state.in_([TaskState.DONE, TaskState.FAILED]), ~_task.pinned)
-    order = _task.finished_at if scored_before is None else _task.finished_at.desc()
-    pinned = in_array(_task.release_id, [each.id for each in served])
-    tasks = select(_task).where(pinned, ended, which).order_by(order, _task.id).limit(most).subquery()
-    measured = measures(tasks)
-    reward = measured.reward
-    if scored_before is not None:
-        reward = case((measured.scored_at < scored_before, reward), else_=null())
-    turns = case((measured.is_done, tasks.c.turns), else_=null())
-    at = tasks.c.finished_at
-    query = select(kind(tasks.c), reward, measured.scored_at, measured.error, turns, measured.unscored)
-    in_order = query.order_by(at if scored_before is None else at.desc(), tasks.c.id)
-    return [WatchedTask(*row) for row in await session.execute(in_order)]
+    """By their end: the first ones, or with `known_before` the last ones, newest first."""
+
+    def by_end(columns: Any) -> tuple[Any, Any]:
+        return columns.finished_at if known_before is None else columns.finished_at.desc(), columns.id
+
+    rows = tasks.order_by(*by_end(_task)).limit(most).subquery()
+    columns, measured = rows.c, measures(rows)
+    query = select(
+        kind(columns),
+        _reward(measured, known_before),
+        measured.scored_at,
+        measured.error,
+        case((measured.is_done, columns.turns)),
+        measured.unscored,
+    )
+    return [WatchedTask(*row) for row in await session.execute(query.order_by(*by_end(columns)))]
 
 
 class ReleaseTrial(NamedTuple):
@@ -419,12 +396,6 @@ async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | Non
 
 def _served(served: Sequence[tables.Release]) -> ColumnElement[bool]:
     return in_array(_task.release_id, [each.id for each in served])
-
-
-_BATCH = 100  # trajectories per query
-
-_shadow = tables.Shadow
-_queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
 
 
 class ShadowOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from app.base.values import Json
 from app.db import queries, tables
 from app.db.database import Sessions
 from app.db.results import UNLABELLED
-from app.db.tables import AuditAction
+from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit, webhooks
 from app.projects import store as projects
 from app.releases import manifest, trials_store
@@ -40,6 +40,7 @@ from app.skills import moves
 _METRICS = 3  # reward, errors, turns: each gets an equal part of alpha
 _UNLABELLED = "(no scenario)"
 _MOST_NAMED = 20  # scenarios in the evidence
+ACTOR = moves.WATCH  # in the audit log
 
 
 class WatchAction(StrEnum):
@@ -230,9 +231,6 @@ def _turns(tasks: Iterable[WatchedTask], ceiling: float) -> list[LabelledValue]:
     return [LabelledValue(task.kind, min(task.turns, ceiling)) for task in tasks if task.turns is not None]
 
 
-ACTOR = moves.WATCH  # in the audit log
-
-
 class WatchBaseline(msgspec.Struct, frozen=True):
     """The release that served before the watched one."""
 
@@ -290,8 +288,10 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
         await _roll_back(promoter, release, status)
     elif status.decision.action is WatchAction.KEEP:
         async with sessions.begin() as session:
-            row = await trials_store.locked(session, release_id)
-            await trials_store.keep(session, row, _evidence(row, status, "kept"))
+            row = await releases.locked(session, release_id)
+            trials_store.check_is_watched(row)
+            row.watched_against = row.watched_since = None
+            await releases.record_evidence(session, row.id, _evidence(row, status, "kept"))
             await _audit(session, row, status, "kept")
     return status
 
@@ -310,7 +310,8 @@ async def _roll_back(promoter: Promoter, watched: tables.Release, status: WatchS
         row = await releases.locked(session, watched.id)
         served = [each for each in await trials_store.under_watch(session, watched) if each.id != former.id]
         for each in served:
-            await trials_store.reject(session, each, _evidence(each, status, "rolled back"))
+            each.evidence = _evidence(each, status, "rolled back")
+            await releases.move(session, each, ReleaseState.REJECTED)
             reason = f"its release {each.number} was rolled back"
             await moves.withdraw(session, each.id, each.project_id, reason, actor=ACTOR)
         await _audit(session, row, status, "rolled back")
