@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 from litestar import Response
+from msgspec.structs import astuple
 
 from app.base.values import Json
 from app.db.results import TaskSums
 from app.releases import statistics
-from app.releases.canary import CanaryAction, CanaryDecision, CanaryStatus, MetricComparison, UncountedTraffic
+from app.releases.canary import CanaryAction, CanaryDecision, CanaryStatus, UncountedTraffic
 from app.releases.reference import read_part
 from app.releases.statistics import Interval
 from app.releases.watch import NotCounted, WatchDecision
@@ -21,6 +22,25 @@ from app.skills.routes import ScenarioValue, SkillValue
 from app.web import formats
 from app.web.charts import DrawnInterval, draw_intervals
 from app.web.formats import csv_file
+
+Word = Literal["better", "worse", "as good", "undecided"]
+Measured: TypeAlias = Interval | float | None
+
+_EXAM = {
+    "sgc": "Scenarios solved, %",
+    "tgc": "Tasks solved, %",
+    "turns": "Turns of a task",
+    "tokens": "Tokens of a task",
+}
+_LIVE = {"reward": "Score", "errors": "Share of errors", "turns": "Turns of a task", "tokens": "Tokens of a task"}
+_MORE_IS_BETTER = ("sgc", "tgc", "reward")
+_UNCOUNTED = {
+    "constant_checks": "scores that are all the same in their kind",
+    "one_sided_scores": "kinds of which one release had too many scores",
+    "one_sided_tasks": "kinds of which one release had too many tasks",
+    "vanished": "scenarios that did not come again",
+    "other_traffic": "new scenarios",
+}
 
 
 class NamedRelease(msgspec.Struct, frozen=True):
@@ -106,26 +126,6 @@ def exam_figures(stored: dict[str, Json]) -> ExamFigures | None:
     return read_part(stored, ExamFigures)
 
 
-Word = Literal["better", "worse", "as good", "undecided"]
-Measured: TypeAlias = Interval | float | None
-
-_EXAM = {
-    "sgc": "Scenarios solved, %",
-    "tgc": "Tasks solved, %",
-    "turns": "Turns of a task",
-    "tokens": "Tokens of a task",
-}
-_LIVE = {"reward": "Score", "errors": "Share of errors", "turns": "Turns of a task", "tokens": "Tokens of a task"}
-_MORE_IS_BETTER = ("sgc", "tgc", "reward")
-_UNCOUNTED = {
-    "constant_checks": "scores that are all the same in their kind",
-    "one_sided_scores": "kinds of which one release had too many scores",
-    "one_sided_tasks": "kinds of which one release had too many tasks",
-    "vanished": "scenarios that did not come again",
-    "other_traffic": "new scenarios",
-}
-
-
 class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
     """One measure of two releases, as text and `measured`. `good`: the difference is for the better; None if it is
     not certain.
@@ -161,45 +161,29 @@ class ReleaseVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exam_rows(exam: ComparedExam) -> list[FigureRow]:
-    scenarios = f"{exam.difference.scenarios:,} scenarios"
-    return [
-        _row(
-            name,
-            label,
-            getattr(exam.incumbent, name),
-            getattr(exam.candidate, name),
-            getattr(exam.difference, name),
-            scenarios,
+    on = f"{exam.difference.scenarios:,} scenarios"
+    rows = []
+    for name, label in _EXAM.items():
+        before, now, difference = (
+            getattr(each, name) for each in (exam.incumbent, exam.candidate, exam.difference)
         )
-        for name, label in _EXAM.items()
-    ]
+        rows.append(_row(name, label, before, now, difference, on))
+    return rows
 
 
 def canary_rows(decision: CanaryDecision) -> list[FigureRow]:
     """With the bounds of the end, once there is one."""
-    return [
-        _row(
-            name,
-            _LIVE[name],
-            metric.baseline,
-            metric.canary,
-            metric.at_the_end or metric.difference,
-            _tasks(metric),
-        )
-        for name, metric in _known(decision.metrics)
-    ]
+    rows = []
+    for name, metric in _known(decision.metrics):
+        on = f"{metric.tasks['canary']:,} and {metric.tasks['baseline']:,} tasks"
+        difference = metric.at_the_end or metric.difference
+        rows.append(_row(name, _LIVE[name], metric.baseline, metric.canary, difference, on))
+    return rows
 
 
 def watch_rows(decision: WatchDecision) -> list[FigureRow]:
     return [
-        _row(
-            name,
-            _LIVE[name],
-            metric.before,
-            metric.now,
-            metric.difference,
-            f"{metric.pairs:,} pairs of tasks",
-        )
+        _row(name, _LIVE[name], metric.before, metric.now, metric.difference, f"{metric.pairs:,} pairs of tasks")
         for name, metric in _known(decision.metrics)
     ]
 
@@ -212,7 +196,10 @@ def uncounted(found: UncountedTraffic | NotCounted) -> dict[str, list[str]]:
     """
     known = {label: getattr(found, name, {}) for name, label in _UNCOUNTED.items()}
     return {
-        label: [f"{kind} ({_sum(number):,})" for kind, number in kinds.items()]
+        label: [
+            f"{kind} ({number if isinstance(number, int) else sum(number.values()):,})"  # of both releases
+            for kind, number in kinds.items()
+        ]
         for label, kinds in known.items()
         if kinds
     }
@@ -317,52 +304,45 @@ def _known(metrics: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     return ((name, metrics[name]) for name in _LIVE if name in metrics)
 
 
-def _tasks(metric: MetricComparison) -> str:
-    return f"{metric.tasks['canary']:,} and {metric.tasks['baseline']:,} tasks"
-
-
-def _sum(number: int | Mapping[str, int]) -> int:
-    """Of both releases."""
-    return number if isinstance(number, int) else sum(number.values())
-
-
 def _text(found: Measured) -> str:
     if isinstance(found, Interval):
         return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
     return formats.score(found)
 
 
-_ENDS = ("", "_low", "_high")
-
-
 def figures_file(name: str, before: int, now: int, rows: Sequence[FigureRow]) -> Response[str]:
     """Two releases, by their numbers, measure by measure."""
-    columns = [*_columns(f"release_{before}"), *_columns(f"release_{now}"), *_columns("difference")]
-    numbers = [
-        [row.name, *_ends(row.measured[0]), *_ends(row.measured[1]), *_ends(row.difference)] for row in rows
+    columns = end_names(f"release_{before}", f"release_{now}", "difference")
+    content = [
+        [row.name, *ends(row.measured[0]), *ends(row.measured[1]), *ends(row.difference), row.on] for row in rows
     ]
-    content = [[*each, row.on] for each, row in zip(numbers, rows, strict=True)]
     return csv_file(name, ["measure", *columns, "from"], content)
 
 
 def value_file(name: str, value: SkillValue) -> Response[str]:
     """What a skill is worth in all, then by scenario. The bounds `any_time` hold however often somebody looks."""
     tasks = ["tasks_with", "score_with", "tasks_without", "score_without"]
-    header = ["scenario", *tasks, *_columns("difference"), *_columns("any_time")]
-    return csv_file(
-        name, header, [_value("all", value), *(_value(each.scenario, each) for each in value.scenarios)]
-    )
+    header = ["scenario", *tasks, *end_names("difference", "any_time")]
+    parts: list[tuple[str | None, SkillValue | ScenarioValue]] = [("all", value)]
+    parts += [(each.scenario, each) for each in value.scenarios]
+    content = [
+        [
+            scenario,
+            *astuple(each.offered),
+            *astuple(each.withheld),
+            *ends(each.one_look.score),
+            *ends(each.difference),
+        ]
+        for scenario, each in parts
+    ]
+    return csv_file(name, header, content)
 
 
-def _value(scenario: str | None, value: SkillValue | ScenarioValue) -> list[object]:
-    one, other = value.offered, value.withheld
-    tasks = (one.tasks, one.score, other.tasks, other.score)
-    return [scenario, *tasks, *_ends(value.one_look.score), *_ends(value.difference)]
+def end_names(*measures: str) -> list[str]:
+    """The names of the columns that `ends` fills."""
+    return [f"{each}{end}" for each in measures for end in ("", "_low", "_high")]
 
 
-def _columns(name: str) -> list[str]:
-    return [f"{name}{end}" for end in _ENDS]
-
-
-def _ends(found: Measured) -> tuple[float | None, float | None, float | None]:
+def ends(found: Measured) -> tuple[float | None, float | None, float | None]:
+    """A mean and its bounds, as far as they are known."""
     return (found.mean, found.low, found.high) if isinstance(found, Interval) else (found, None, None)

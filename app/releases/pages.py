@@ -5,6 +5,7 @@ Each change says exactly what it will do before it does it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -33,6 +34,8 @@ from app.releases.figure_pages import (
     ReleaseVerdict,
     canary_rows,
     canary_verdict,
+    end_names,
+    ends,
     exam_rows,
     figures_file,
     live_rows,
@@ -57,6 +60,14 @@ from app.web.problem import AnyRequest
 
 Moment: TypeAlias = tuple[datetime, UUID, AuditAction]
 """When something happened to a release."""
+From = Annotated[int | None, QueryParameter(name="from")]
+To = Annotated[int | None, QueryParameter(name="to")]
+
+_SERVING = (AuditAction.ACTIVATED, AuditAction.CANARY_BEGAN, AuditAction.CANARY_ENDED)
+_CSV = ("release", "as", "since", "until")
+_ENTRIES = 30  # of the audit log
+_MOST_SOURCES = 30  # changed skills whose source is shown
+_OPPOSITE = {"better": "worse", "worse": "better"}
 
 
 class Period(NamedTuple):
@@ -111,10 +122,6 @@ def _canaries(moments: Sequence[Moment]) -> list[Period]:
     return found
 
 
-_SERVING = (AuditAction.ACTIVATED, AuditAction.CANARY_BEGAN, AuditAction.CANARY_ENDED)
-_CSV = ("release", "as", "since", "until")
-
-
 class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """A release in the list. `served` are the seconds it was active in all."""
 
@@ -136,7 +143,9 @@ class ReleasePages(Controller):
         served = await read_periods(session, rows)
         numbers = {each.id: each.number for each in rows}
         if file == "csv":
-            return csv_file("releases", _CSV, [_numbers(numbers, each) for each in served])
+            roles = {False: "active", True: "canary"}
+            content = [[numbers.get(who), roles[tried], since, until] for who, since, until, tried in served]
+            return csv_file("releases", _CSV, content)
         return page(
             visit,
             "releases.html",
@@ -221,15 +230,6 @@ def _points(period: Period, numbers: Mapping[UUID, int], now: datetime) -> tuple
     return Point(period.since.timestamp(), number, title), Point(until.timestamp(), number, title)
 
 
-def _numbers(numbers: Mapping[UUID, int], period: Period) -> list[object]:
-    kind = "canary" if period.canary else "active"
-    return [numbers.get(period.release_id), kind, period.since, period.until]
-
-
-_ENTRIES = 30
-_RACE = ("until", "reward", "reward_low", "reward_high", "errors", "errors_low", "errors_high")
-
-
 class ReleaseComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of this release beside those of another one, with what was decided."""
 
@@ -258,15 +258,19 @@ class ReleasePage(Controller):
         evidence = read_evidence(release.evidence)
         if release.state is ReleaseState.CANARY:
             trial, race = await canary.evaluate_over_time(session, release)
-        elif evidence.canary is not None and (ended := _canary_ended(release, served)) is not None:
-            race = await canary.past_race(session, release, evidence.canary, ended)
+        elif evidence.canary is not None:
+            trials = [each for each in served if each.canary and each.release_id == release.id]
+            if trials and (ended := trials[-1].until) is not None:
+                race = await canary.past_race(session, release, evidence.canary, ended)
         if file == "race":
-            return csv_file(f"release-{release.number}-canary", _RACE, map(_race_numbers, race))
+            header = ["until", *end_names("reward", "errors")]
+            content = ([each.at, *ends(each.reward), *ends(each.errors)] for each in race)
+            return csv_file(f"release-{release.number}-canary", header, content)
         watched = await watch.evaluate(session, release) if release.watched_against is not None else None
         compared: dict[str, Any] = {"canary": _canary(evidence, trial), "watch": _watch(evidence, watched)}
         if file:
             return _figures_file(release, file, evidence, compared)
-        before = _before(release, served, rows)
+        before, after = _neighbors(release, served, rows)
         return page(
             visit,
             "release.html",
@@ -275,7 +279,7 @@ class ReleasePage(Controller):
             origin=origin_of(release, evidence),
             verdict=_verdict(evidence, trial),
             before=before,
-            after=_after(release, served, rows),
+            after=after,
             served=[each for each in served if each.release_id == release.id],
             diff=None if before is None else await diff(session, None, before, release),
             exams=sorted(await exams.exams_of_release(session, release.id)),
@@ -303,11 +307,6 @@ def _figures_file(
     return figures_file(f"{name}-figures", found.against, release.number, found.rows)
 
 
-def _canary_ended(release: tables.Release, served: Sequence[Period]) -> datetime | None:
-    """When its last time as a canary did."""
-    return next((each.until for each in reversed(served) if each.canary and each.release_id == release.id), None)
-
-
 def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseVerdict | None:
     """A trial that goes on outweighs the exam as soon as it says something."""
     if trial is not None and (found := canary_verdict(trial.decision, trial.baseline.number)).word != "undecided":
@@ -315,30 +314,19 @@ def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseVerdict |
     return verdict(evidence)
 
 
-def _before(
+def _neighbors(
     release: tables.Release, served: Sequence[Period], rows: Sequence[tables.Release]
-) -> tables.Release | None:
-    """The release that was active before it first was, or the active one if it never was."""
-    active = _in_turn(served, rows)
-    if release in active:
-        place = active.index(release)
-        return active[place - 1] if place else None
-    return active[-1] if active else None
-
-
-def _after(
-    release: tables.Release, served: Sequence[Period], rows: Sequence[tables.Release]
-) -> tables.Release | None:
-    """The release that replaced it the last time."""
-    active = _in_turn(served, rows)
-    places = [place for place, each in enumerate(active[:-1]) if each == release]
-    return active[places[-1] + 1] if places else None
-
-
-def _in_turn(served: Sequence[Period], rows: Sequence[tables.Release]) -> list[tables.Release]:
-    """The releases that were active, as they followed each other."""
+) -> tuple[tables.Release | None, tables.Release | None]:
+    """The release that was active before it first was, or the active one if it never was; and the one that
+    replaced it the last time.
+    """
     known = {each.id: each for each in rows}
-    return [known[each.release_id] for each in served if not each.canary and each.release_id in known]
+    active = [known[each.release_id] for each in served if not each.canary and each.release_id in known]
+    if release not in active:
+        return (active[-1] if active else None), None
+    first = active.index(release)
+    followed = [after for each, after in pairwise(active) if each == release]
+    return (active[first - 1] if first else None), (followed[-1] if followed else None)
 
 
 def _canary(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseComparison | None:
@@ -387,8 +375,8 @@ def _race_charts(race: Sequence[RaceMoment]) -> list[tuple[str, LineChart]]:
         ("Share of errors: canary minus baseline", [(each.at, each.errors) for each in race]),
     ):
         points = [_race_point(at.timestamp(), f"{at:%Y-%m-%d %H:%M}", each) for at, each in values]
-        ends = [end for _, each in values if each is not None for end in (each.low, each.high)]
-        y = number_axis([0.0, *ends], signed)
+        bounds = [bound for _, each in values if each is not None for bound in (each.low, each.high)]
+        y = number_axis([0.0, *bounds], signed)
         found.append((name, line_chart(name, [Series("difference", points)], x, y)))
     return found
 
@@ -398,13 +386,6 @@ def _race_point(at: float, when: str, found: Interval | None) -> Point:
         return Point(at, None, "")
     title = f"{when}: {signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
     return Point(at, found.mean, title, found.low, found.high)
-
-
-def _race_numbers(moment: RaceMoment) -> list[object]:
-    ends: list[object] = [moment.at]
-    for each in (moment.reward, moment.errors):
-        ends += [None, None, None] if each is None else [each.mean, each.low, each.high]
-    return ends
 
 
 async def _entries(session: AsyncSession, visit: Visit, release: tables.Release) -> list[tables.AuditEntry]:
@@ -546,12 +527,6 @@ async def _rejection(session: AsyncSession, release: tables.Release) -> tables.R
     return await releases.check_can_serve(session, release, allow_rejected=True)
 
 
-_MOST_SOURCES = 30  # changed skills whose source is shown
-
-From = Annotated[int | None, QueryParameter(name="from")]
-To = Annotated[int | None, QueryParameter(name="to")]
-
-
 class ChangedSkill(msgspec.Struct, frozen=True):
     """A skill that the two releases have in two versions."""
 
@@ -622,9 +597,6 @@ def _numbered(rows: Sequence[tables.Release], number: int) -> tables.Release:
         if each.number == number:
             return each
     raise NotFoundError(f"the project has no release {number}")
-
-
-_OPPOSITE = {"better": "worse", "worse": "better"}
 
 
 def _verdict_between(one: tables.Release, other: tables.Release) -> ReleaseVerdict | None:

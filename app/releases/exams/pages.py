@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.releases import store as releases
 from app.releases.exams import store as exams
 from app.releases.exams.routes import ExamResult, ExamView, Version, delete_exam, exam_results
-from app.releases.figure_pages import ExamFigures, exam_figures
+from app.releases.figure_pages import ExamFigures, end_names, ends, exam_figures
 from app.web.access import Db
 from app.web.charts import Axis, LineChart, Point, Series, line_chart
 from app.web.formats import csv_file
@@ -22,17 +22,8 @@ from app.web.pages import Visitor, after_change, page
 _SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
 _SHOWN = 200  # tasks
 _ABOUT = (
-    "release",
-    "model",
-    "run",
-    "at",
-    "version",
-    "digest",
-    "on",
-    "coverage",
-    "scenarios_left_out",
-    "tasks_left_out",
-)
+    "release", "model", "run", "at", "version", "digest", "on", "coverage", "scenarios_left_out", "tasks_left_out",
+)  # fmt: skip
 _CSV = (*_ABOUT, "scenarios", "tasks")  # those that were tried
 _MEASURES = ("sgc", "tgc", "turns", "tokens")
 
@@ -58,18 +49,12 @@ class ExamPages(Controller):
 
     @get("/{name:str}")
     async def show(
-        self,
-        name: FromPath[str],
-        visit: Visitor,
-        session: Db,
-        version: Version = None,
-        file: FromQuery[str] = "",
+        self, name: FromPath[str], visit: Visitor, session: Db, version: Version = None, file: FromQuery[str] = ""
     ) -> Response[Any]:
         row = await exams.get(session, visit.project.id, name, version)
         found = await _results(session, visit.project.id, name)
         if file == "csv":
-            measures = [f"{each}{end}" for each in _MEASURES for end in ("", "_low", "_high")]
-            return csv_file(f"exam-{name}", [*_CSV, *measures], map(_numbers, found))
+            return csv_file(f"exam-{name}", [*_CSV, *end_names(*_MEASURES)], map(_numbers, found))
         versions = await exams.versions(session, visit.project.id, name)
         sizes = await exams.of(session, [each.id for each in versions])
         views = [ExamView.of(each, visit.project.name, sizes[each.id]) for each in versions]
@@ -138,6 +123,5 @@ def _numbers(each: ReleaseResult) -> list[object]:
     about: list[object] = [getattr(result, name) for name in _ABOUT]
     if figures is None:
         return about
-    measures = [getattr(figures, name) for name in _MEASURES]
-    ends = [end for measure in measures for end in (measure.mean, measure.low, measure.high)]
-    return [*about, figures.scenarios, figures.tasks, *ends]
+    measures = [end for name in _MEASURES for end in ends(getattr(figures, name))]
+    return [*about, figures.scenarios, figures.tasks, *measures]
