@@ -29,7 +29,7 @@ from app.releases import manifest_store, trials_store
 from app.releases import store as releases
 from app.releases.manifest_store import SkillName, Tool
 from app.releases.tools import ApiDocument, api_documents, document_of, tools_of
-from app.skills import moves, sets
+from app.skills import moves
 
 SERVER = "server"  # the actor of automatic changes
 SkillsMode = Literal["restore", "keep"]
@@ -40,7 +40,7 @@ async def restore(
 ) -> dict[str, Json]:
     """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
     states = await manifest_store.skill_states(session, skill_set)
-    moved = msgspec.structs.asdict(await sets.restore(session, release.project_id, states))
+    moved = msgspec.structs.asdict(await moves.restore_set(session, release.project_id, states))
     if previous.number > release.number:
         reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
         of_canary = await moves.withdraw(session, previous.id, release.project_id, reason, actor=SERVER, state=out)
@@ -58,7 +58,7 @@ async def planned(
     if release.skills is None:
         return {}
     states = await manifest_store.skill_states(session, release.skills)
-    moved = msgspec.structs.asdict(await sets.planned(session, release.project_id, states, release.id))
+    moved = msgspec.structs.asdict(await moves.plan_set(session, release.project_id, states, release.id))
     if previous.number > release.number:
         gone = {row.id for rows in (moved["superseded"], moved["withdrawn"]) for row in rows}
         written = await moves.written_by(session, previous.id)
@@ -107,8 +107,8 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving
 async def begin_serving(
     session: AsyncSession, project_id: UUID, release_id: UUID | None, prompt_hash: str | None
 ) -> Serving:
-    """What a release gives a task, or the active one if None. Records its prompt, if that of the model servers'
-    model is given.
+    """What a release gives a task, or the active one if None. Records the prompt of its first task, if that of the
+    model servers' model is given.
     """
     project = await projects.by_id(session, project_id)
     if release_id is None:
@@ -116,8 +116,10 @@ async def begin_serving(
     else:
         release = await releases.get(session, release_id)
     documents = await api_documents(session, release)
-    if prompt_hash is not None:
-        await record_prompt(session, release, prompt_of(release.model, prompt_hash))
+    if prompt_hash is not None and release.prompt is None:
+        row, prompt = tables.Release, prompt_of(release.model, prompt_hash)
+        first = update(row).where(row.id == release.id, row.prompt.is_(None))
+        await session.execute(first.values(prompt=prompt))
     return Serving(
         project=project.name,
         settings=project.settings,
@@ -133,7 +135,7 @@ async def begin_serving(
 async def skills_of(session: AsyncSession, release: tables.Release) -> list[UUID]:
     """Ids, sorted, of the skills offered when it last stopped serving, or now if it serves or never did."""
     if release.skills is None or release.state in SERVING_STATES:
-        return sorted(await sets.offered_skills(session, release.project_id))
+        return sorted(await moves.offered_skills(session, release.project_id))
     return sorted(await manifest_store.skill_states(session, release.skills))
 
 
@@ -160,7 +162,9 @@ async def record_activation(
     if release.tools is None:
         tools = await tools_of(session, previous or release)
         release.tools = await manifest_store.store_tools(session, release.project_id, tools)
-    changed |= await _missing_apis(session, release.project_id, release.tools)
+    there = await manifest_store.api_tools(session, release.project_id)
+    if gone := sorted((await manifest_store.tool_set(session, release.tools)).keys() - there.keys()):
+        changed["tools"] = {"missing": gone}
     prompt = prompt_of(release.model, prompt_hash)
     if release.prompt not in (None, prompt):
         changed["prompt"] = {"was": release.prompt, "now": prompt}
@@ -168,15 +172,6 @@ async def record_activation(
     release.skills = await manifest_store.store_skills(session, release.project_id)
     await session.flush()
     return changed
-
-
-async def record_prompt(session: AsyncSession, release: tables.Release, prompt_hash: str) -> None:
-    """Record the prompt of its first task, if none is recorded."""
-    if release.prompt is None:
-        row = tables.Release
-        await session.execute(
-            update(row).where(row.id == release.id, row.prompt.is_(None)).values(prompt=prompt_hash)
-        )
 
 
 async def lock_active(session: AsyncSession, project_id: UUID) -> tables.Release:
@@ -283,12 +278,6 @@ async def _present_tools(session: AsyncSession, project_id: UUID) -> str:
     return await manifest_store.store_tools(session, project_id, registered)
 
 
-async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
-    there = await manifest_store.api_tools(session, project_id)
-    gone = sorted((await manifest_store.tool_set(session, tools)).keys() - there.keys())
-    return {"tools": {"missing": gone}} if gone else {}
-
-
 class OperationChanges(msgspec.Struct, frozen=True):
     """Operations by name. All are empty if the difference is invisible to an agent."""
 
@@ -352,14 +341,6 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     empty: bool
 
 
-class _Parts(msgspec.Struct, frozen=True):
-    """The parts of a release. One that never served has those it would serve with now."""
-
-    skills: set[UUID]
-    tools: dict[str, Tool]
-    prompt: str | None
-
-
 async def diff(
     session: AsyncSession, reader: DocumentReader | None, release: tables.Release, other: tables.Release
 ) -> Diff:
@@ -368,32 +349,22 @@ async def diff(
     """
     if release.project_id != other.project_id:
         raise InvalidError("the two releases belong to different projects: compare releases of one project")
-    one, two = await _parts_of(session, release), await _parts_of(session, other)
-    model = None if release.model == other.model else PartChange(release.policy, other.policy)
-    training_run = _change(_text(release.training_run_id), _text(other.training_run_id))
-    skills = await _skills(session, one.skills, two.skills)
-    tools = await _tools(session, reader, one.tools, two.tools)
-    prompt = await _prompt(session, one.prompt, two.prompt)
+    both = (release, other)  # one that never served has the parts that it would serve with now
+    runs = [None if each.training_run_id is None else str(each.training_run_id) for each in both]
+    prompts = [each.prompt or (await releases.active(session, each.project_id)).prompt for each in both]
+    skills = [{*await skills_of(session, each)} for each in both]
+    tools = [await tools_of(session, each) for each in both]
+    parts = ([each.model for each in both], runs, prompts, skills, tools)
     return Diff(
-        model=model,
-        training_run=training_run,
-        skills=skills,
-        tools=tools,
-        prompt=prompt,
-        empty=(model, training_run, prompt, one.skills, one.tools) == (None, None, None, two.skills, two.tools),
-    )
-
-
-async def _parts_of(session: AsyncSession, release: tables.Release) -> _Parts:
-    prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
-    skills, tools = await skills_of(session, release), await tools_of(session, release)
-    return _Parts(set(skills), tools, prompt)
-
-
-async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) -> SkillChanges:
-    return SkillChanges(
-        added=await manifest_store.skill_names(session, after - before),
-        removed=await manifest_store.skill_names(session, before - after),
+        model=None if release.model == other.model else PartChange(release.policy, other.policy),
+        training_run=None if runs[0] == runs[1] else PartChange(*runs),
+        skills=SkillChanges(
+            added=await manifest_store.skill_names(session, skills[1] - skills[0]),
+            removed=await manifest_store.skill_names(session, skills[0] - skills[1]),
+        ),
+        tools=await _tools(session, reader, *tools),
+        prompt=await _prompt(session, *prompts),
+        empty=all(before == after for before, after in parts),
     )
 
 
@@ -422,11 +393,3 @@ async def _prompt(session: AsyncSession, before: str | None, after: str | None) 
         return PromptChange(before, after)
     differences = unified_diff(one.splitlines(), two.splitlines(), "before", "after", lineterm="")
     return PromptChange(before, after, diff=list(differences))
-
-
-def _change(before: str | None, after: str | None) -> PartChange | None:
-    return None if before == after else PartChange(before, after)
-
-
-def _text(value: UUID | None) -> str | None:
-    return None if value is None else str(value)

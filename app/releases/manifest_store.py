@@ -24,7 +24,7 @@ from app.db.database import Handle, execute
 from app.db.queries import in_array
 from app.db.tables import OPEN_RUNS, SERVING_STATES, ReleaseState, RunState, SkillState, TaskState
 from app.releases.store import is_local
-from app.skills import sets
+from app.skills import moves
 
 _project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api
 
@@ -193,7 +193,7 @@ class SkillName(msgspec.Struct, frozen=True):
 
 async def store_skills(session: AsyncSession, project_id: UUID) -> str:
     """Store the set of skills that tasks may be offered. Returns its hash."""
-    offered = await sets.offered_skills(session, project_id)
+    offered = await moves.offered_skills(session, project_id)
     skills = sorted(
         f"{key} {state}" if state is not SkillState.ACTIVE else str(key) for key, state in offered.items()
     )

@@ -197,8 +197,8 @@ class Promoter:
                 overridden = await releases.check_can_serve(session, row, allow_rejected=allow_rejected)
                 row = await releases.activate(session, release_id, allow_rejected=allow_rejected)
                 changed = await manifest.record_activation(session, row, previous, self._prompt, skills=skills)
-                previous_number = previous.number if previous else None
-                detail = {"previous": previous_number, "swap": report, "serves": _parts(row), **changed}
+                detail = {"previous": previous.number if previous else None, "swap": report, **changed}
+                detail["serves"] = {name: getattr(row, name) for name in ("model", "skills", "tools", "prompt")}
                 detail |= overriding(overridden)
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)
                 if on_activated is not None:
@@ -258,10 +258,6 @@ def check_baseline(release: tables.Release, active: tables.Release | None) -> No
 def overriding(rejected: tables.Release | None) -> dict[str, Json]:
     """The detail of an audit entry about a release that serves although its weights were rejected."""
     return {} if rejected is None else {"overrides_rejection_of": rejected.number}
-
-
-def _parts(release: tables.Release) -> dict[str, Json]:
-    return {name: getattr(release, name) for name in ("model", "skills", "tools", "prompt")}
 
 
 class FirstRelease:

@@ -1,20 +1,23 @@
-"""Changes of skills' states, and withdrawals, which bring back the versions that these had replaced. Each change
-takes the project's next `skill_rev`, is audited, and states its reason.
+"""Changes of skills' states: of one version or name; withdrawals, which bring back the versions that these had
+replaced; and the sets that releases serve with, which are restored. Each change takes the project's next
+`skill_rev`, is audited, and states its reason.
 
 The counter row serializes the writers of one project, so that revisions become visible in order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, Text, or_, select, type_coerce, update
+import msgspec
+from sqlalchemy import ColumnElement, Select, Text, Uuid, all_, and_, bindparam, or_, select, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError
 from app.base.values import Json
 from app.db import tables
-from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SKILL_MOVES, AuditAction, SkillState
+from app.db.queries import in_array
+from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SKILL_MOVES, AuditAction, ReleaseState, SkillState
 from app.projects import audit
 
 SERVER = "server"  # the actor of automatic changes
@@ -26,6 +29,7 @@ CHANGES = "changes"  # of a skill that an API change may have broken
 PRACTICE = "practice"  # of a skill that a run of practice wrote
 WITHDRAWERS = (CANARY, WATCH, SCORES, CHANGES)
 _NOT_HELD = (SkillState.PROBATION, SkillState.ACTIVE, SkillState.DELETED)
+_RESTORED = "an earlier set of skills was restored"
 _RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)
 
 
@@ -332,3 +336,82 @@ async def _replaced_by(
         .limit(1)
         .execution_options(populate_existing=True)
     )
+
+
+class RestoredSkills(msgspec.Struct, frozen=True):
+    """The changes of a project's skills when an earlier set was restored, by name and version."""
+
+    restored: list[tables.Skill]  # offered again
+    superseded: list[tables.Skill]  # by a restored version of their name
+    withdrawn: list[tables.Skill]  # of other names; the agent may write these again
+    deleted: list[tables.Skill]  # of the set, but permanently deleted
+
+
+async def offered_skills(session: AsyncSession, project_id: UUID) -> dict[UUID, SkillState]:
+    """The set of all skills that tasks of the project may be offered, those of a single principal too, with their
+    states.
+    """
+    skill = tables.Skill
+    offered = (skill.project_id == project_id, skill.state.in_(LIVE_SKILLS), ~skill.held)
+    return {row.id: row.state for row in await session.execute(select(skill.id, skill.state).where(*offered))}
+
+
+async def restore_set(
+    session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]
+) -> RestoredSkills:
+    """Offer exactly these skills of the project, except deleted ones, and give back the states they had.
+
+    A skill that is still offered keeps its state, unless another version of its name is to be active. One that was
+    taken back since returns to no higher state than it left. One that attempted a call beyond its manifest, one
+    that is held, and one that was withdrawn with its release, which is still rejected, is not offered.
+    """
+    rev = await next_rev(session, project_id)
+    moved = await plan_set(session, project_id, wanted)
+    back = {row: min(wanted[row.id], state_to_restore(row), key=LIVE_SKILLS.index) for row in moved.restored}
+    for row in (*moved.superseded, *moved.withdrawn):  # superseded, not retired, which only a person does
+        await move(session, row, SkillState.SUPERSEDED, rev, reason=_RESTORED)
+    active = [row.name for row, state in back.items() if state is SkillState.ACTIVE]
+    skill = tables.Skill
+    serving = and_(in_array(skill.name, active), skill.state == SkillState.ACTIVE)
+    for row in await _unheld(session, project_id, serving):
+        await move(session, row, wanted[row.id], rev, reason=_RESTORED)
+    for row, state in back.items():
+        await move(session, row, state, rev, reason=_RESTORED)
+    return moved
+
+
+async def plan_set(
+    session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState], serving: UUID | None = None
+) -> RestoredSkills:
+    """What `restore_set` would do now; with the id of a release, once that serves: then it is no longer rejected.
+
+    Reads what changes alone: a library is large.
+    """
+    skill, release = tables.Skill, tables.Release
+    is_live, is_wanted = skill.state.in_(LIVE_SKILLS), in_array(skill.id, wanted)
+    unwanted = skill.id != all_(bindparam(None, list(wanted), ARRAY(Uuid)))
+    changing = or_(and_(is_live, unwanted), and_(is_wanted, skill.state.not_in(LIVE_SKILLS)))
+    known = await _unheld(session, project_id, changing)
+    query = select(release.id).where(release.project_id == project_id, release.state == ReleaseState.REJECTED)
+    rejected = {*await session.scalars(query)} - {serving}
+    away = [row for row in known if row.id not in wanted]
+    gone = [row for row in known if row.id in wanted]
+    restored = [row for row in gone if _can_return(row, rejected)]
+    names = {row.name for row in restored}
+    return RestoredSkills(
+        restored=restored,
+        superseded=[row for row in away if row.name in names],
+        withdrawn=[row for row in away if row.name not in names],
+        deleted=[row for row in gone if row.state is SkillState.DELETED],
+    )
+
+
+async def _unheld(session: AsyncSession, project_id: UUID, which: ColumnElement[bool]) -> list[tables.Skill]:
+    skill = tables.Skill
+    query = select(skill).where(skill.project_id == project_id, ~skill.held, which)
+    return await fresh(session, query.order_by(skill.name, skill.version))
+
+
+def _can_return(skill: tables.Skill, rejected: Collection[UUID]) -> bool:
+    withdrawn = skill.moved_by in WITHDRAWERS and skill.release_id in rejected
+    return skill.state is not SkillState.DELETED and not skill.violations and not withdrawn

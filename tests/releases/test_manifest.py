@@ -158,7 +158,7 @@ async def test_the_first_task_of_a_release_records_its_prompt(session: AsyncSess
     project = await project_row(session)
     first = await releases.active(session, project.id)
     for prompt in ("one", "two"):
-        await manifest.record_prompt(session, first, prompt)
+        await manifest.begin_serving(session, project.id, first.id, prompt)
         await session.refresh(first)
     assert first.prompt == "one"
 
