@@ -28,6 +28,7 @@ from app.base.values import Policy, Stop, Task, Trajectory
 from app.db import tables
 from app.skills.checks import refusals
 from app.skills.extract import MAX_CHARS, Draft, draft_of, functions_of, summary_of
+from app.skills.offers import SkillStats
 from app.skills.store import NewSkill
 
 _T = TypeVar("_T")
@@ -83,8 +84,7 @@ class SkillFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, msgspec.Meta(examples=["archive-mails"])]
     files: Annotated[
-        dict[str, str],
-        msgspec.Meta(description="`SKILL.md`, and Python such as `scripts/archive_mails.py`"),
+        dict[str, str], msgspec.Meta(description="`SKILL.md`, and Python such as `scripts/archive_mails.py`")
     ]
 
 
@@ -204,15 +204,10 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-class FolderProvenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a skill comes from, and how it has done."""
-
-    release: int | None  # whose task wrote it
-    uses: int
-    successes: int
-
-
-def write_folder(skill: tables.Skill, manifest: SkillManifest, provenance: FolderProvenance) -> SkillFolder:
+def write_folder(
+    skill: tables.Skill, manifest: SkillManifest, stats: SkillStats, release: int | None
+) -> SkillFolder:
+    """With how the skill has done, and the number of the release whose task wrote it."""
     name, script = folder_name(skill.name), script_path(skill.name)
     front = FrontMatter(
         name=name,
@@ -221,7 +216,7 @@ def write_folder(skill: tables.Skill, manifest: SkillManifest, provenance: Folde
             f"Python for sage-server: `apis` has to have {', '.join(manifest.operations) or 'no operation'}.",
             _MAX_COMPATIBILITY,
         ),
-        metadata={PREFIX + key: value for key, value in _metadata(skill, manifest, provenance) if value},
+        metadata={PREFIX + key: value for key, value in _metadata(skill, manifest, stats, release) if value},
     )
     body = "\n".join(_body(skill, manifest, front.description, script))
     files = {SKILL_MD: render(front, body), script: skill.source.rstrip("\n") + "\n"}
@@ -229,7 +224,7 @@ def write_folder(skill: tables.Skill, manifest: SkillManifest, provenance: Folde
 
 
 def _metadata(
-    skill: tables.Skill, manifest: SkillManifest, provenance: FolderProvenance
+    skill: tables.Skill, manifest: SkillManifest, stats: SkillStats, release: int | None
 ) -> Iterator[tuple[str, str]]:
     yield "function", skill.name
     yield "signature", skill.signature
@@ -239,9 +234,9 @@ def _metadata(
     yield "manifest", msgspec.json.encode(manifest).decode()
     yield "version", str(skill.version)
     yield "state", skill.state
-    yield "release", "" if provenance.release is None else str(provenance.release)
-    yield "uses", str(provenance.uses)
-    yield "successes", str(provenance.successes)
+    yield "release", "" if release is None else str(release)
+    yield "uses", str(stats.uses)
+    yield "successes", str(stats.successes)
 
 
 def _description(skill: tables.Skill) -> str:

@@ -171,7 +171,7 @@ async def retire(
     return skill
 
 
-async def merge(session: AsyncSession, skill_id: UUID, into: UUID, actor: str) -> tables.Skill:
+async def merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) -> tables.Skill:
     """Retire a skill in favor of another one of its project, which does the same and is offered to tasks.
 
     Raises as `retire`, and ConflictError for another version of its name, or a skill that is not offered.

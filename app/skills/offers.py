@@ -277,18 +277,13 @@ async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[
 
 def _counts(tasks: FromClause = tables.Task.__table__) -> tuple[ColumnElement[int], ...]:
     """Of offers: as the fields of `SkillStats`."""
-    used = _offer.returned > 0
-    return func.count(), func.count().filter(used), func.count().filter(and_(used, succeeded(tasks)))
+    used, score = _offer.returned > 0, tasks.c.score
+    good = or_(score >= GOOD, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))
+    return func.count(), func.count().filter(used), func.count().filter(and_(used, good))
 
 
 def _stats(counts: Sequence[int]) -> SkillStats:
     return SkillStats(**dict(zip(SkillStats.__struct_fields__, counts, strict=True)))
-
-
-def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
-    """Whether a row of `tasks` makes a use a success."""
-    score = tasks.c.score
-    return or_(score >= GOOD, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))
 
 
 class SkillRecords:
@@ -307,10 +302,6 @@ class SkillRecords:
     def stats(self, skill_id: UUID) -> SkillStats:
         row = self._offered.get(skill_id)
         return _stats(row[1:4]) if row else SkillStats()
-
-    def uses(self, skill_id: UUID) -> int:
-        row = self._offered.get(skill_id)
-        return row[2] if row else 0
 
     def last_used_at(self, skill_id: UUID) -> datetime | None:
         row = self._offered.get(skill_id)

@@ -21,7 +21,7 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
 from app.releases import statistics
-from app.releases.figure_pages import value_file
+from app.releases.figure_pages import ends, value_file
 from app.releases.statistics import Interval
 from app.skills import moves, offers
 from app.skills import store as skills
@@ -36,7 +36,20 @@ from app.web.formats import attachment, csv_file
 from app.web.pages import Visit, Visitor, after_change, page, visit_project
 from app.web.problem import AnyRequest
 
-ROWS = 50
+ROWS = 50  # of a page of the library
+IN_USE, ALL = "in use", "all"  # beside the states of skills
+_STATES = (IN_USE, *SkillState, ALL)
+_PICTURED = 6  # skills
+_CSV = (
+    "id", "name", "version", "state", "scenario", "value", "value_low", "value_high", "saved_tokens", "saved_low",
+    "saved_high", "tasks_with", "tasks_without", "offers", "uses", "successes", "last_used_at",
+)  # fmt: skip
+_USES = 25  # of a skill that its page shows
+_MOST = 200  # skills changed at once
+_DONE = {"approve": "approved", "retire": "retired", "restore": "restored", "merge": "merged"}
+_Change = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
+_CHANGES: Mapping[str, _Change] = {"approve": moves.approve, "retire": moves.retire, "restore": moves.restore}
+Ids = Annotated[list[UUID] | None, QueryParameter(name="skill")]
 
 
 class Order(StrEnum):
@@ -105,15 +118,9 @@ class Measured:
 
     def sort(self, ids: Sequence[UUID], order: Order) -> Sequence[UUID]:
         """The largest first. Equal ones stay in their order."""
-        key: Callable[[UUID], Any] | None = {
-            Order.SAVED: self._mean_saved,
-            Order.VALUE: self._least_value,
-            Order.USES: self._records.uses,
-            Order.SUCCESS: self._success,
-            Order.LAST_USE: self._last_use,
-            Order.NEWEST: None,
-        }[order]
-        return ids if key is None else sorted(ids, key=key, reverse=True)
+        if order is Order.NEWEST:
+            return ids
+        return sorted(ids, key=lambda each: self._worth(each, order), reverse=True)
 
     def row(self, skill: tables.Skill) -> LibraryRow:
         return LibraryRow(
@@ -134,23 +141,23 @@ class Measured:
     def _value(self, skill_id: UUID) -> Interval | None:
         return SkillEffect.of(self._records.with_it(skill_id), self._records.without_it(skill_id)).score
 
-    def _mean_saved(self, skill_id: UUID) -> tuple[float, int]:
-        """What saves nothing is sorted by its uses."""
-        saved = self._saved.get(skill_id)
-        return (saved.mean if saved else 0.0), self._records.uses(skill_id)
-
-    def _least_value(self, skill_id: UUID) -> float:
-        value = self._value(skill_id) if skill_id in self._records.compared else None
-        return value.low if value else -1.0
-
-    def _success(self, skill_id: UUID) -> tuple[float, int]:
-        """Of equal shares, that of most uses is the most certain."""
+    def _worth(self, skill_id: UUID, order: Order) -> tuple[float, int]:
+        """Of skills that save nothing, and of equal shares of successes, that of most uses is the first."""
         stats = self._records.stats(skill_id)
-        return (stats.successes / stats.uses if stats.uses else -1.0), stats.uses
-
-    def _last_use(self, skill_id: UUID) -> float:
-        last = self._records.last_used_at(skill_id)
-        return last.timestamp() if last else 0.0
+        worth: float = stats.uses
+        match order:
+            case Order.SAVED:
+                saved = self._saved.get(skill_id)
+                worth = saved.mean if saved else 0.0
+            case Order.VALUE:
+                value = self._value(skill_id) if skill_id in self._records.compared else None
+                return (value.low if value else -1.0), 0
+            case Order.SUCCESS:
+                worth = stats.successes / stats.uses if stats.uses else -1.0
+            case Order.LAST_USE:
+                last = self._records.last_used_at(skill_id)
+                return (last.timestamp() if last else 0.0), 0
+        return worth, stats.uses
 
 
 def less(costs: Interval, tasks: int) -> Interval:
@@ -160,15 +167,6 @@ def less(costs: Interval, tasks: int) -> Interval:
     Interval(mean=20, low=-10, high=30)
     """
     return Interval(-costs.mean * tasks, -costs.high * tasks, -costs.low * tasks)
-
-
-IN_USE, ALL = "in use", "all"  # beside the states of skills
-_STATES = (IN_USE, *SkillState, ALL)
-_PICTURED = 6  # skills
-_CSV = (
-    "id", "name", "version", "state", "scenario", "value", "value_low", "value_high", "saved_tokens", "saved_low",
-    "saved_high", "tasks_with", "tasks_without", "offers", "uses", "successes", "last_used_at",
-)  # fmt: skip
 
 
 class SkillPages(Controller):
@@ -194,6 +192,7 @@ class SkillPages(Controller):
         found = await read_library(session, only, order, number)
         if file == "csv":
             return csv_file("skills", _CSV, map(_numbers, found.rows))
+        waiting = skills.SkillFilter(project_id=visit.project.id, state=SkillState.QUARANTINED, held=True)
         return page(
             visit,
             "skills.html",
@@ -205,7 +204,7 @@ class SkillPages(Controller):
             state=state,
             filtered=bool(q or scenario or api or state != IN_USE),
             scenarios=await skills.scenarios(session, visit.project.id),
-            waiting=await _waiting(session, visit),
+            waiting=await skills.count(session, waiting),
             most_tasks=MOST_TASKS,
         )
 
@@ -214,7 +213,7 @@ class SkillPages(Controller):
         self, visit: Visitor, session: Db, sort: FromQuery[str] = Order.SAVED, file: FromQuery[str] = ""
     ) -> Response[Any]:
         """Of the first skills of the library."""
-        only, order = _filter(visit, "", IN_USE, "", ""), _order(sort)
+        only, order = skills.SkillFilter(project_id=visit.project.id, live=True), _order(sort)
         found = await read_library(session, only, order, 1)
         names = list(dict.fromkeys(row.skill.name for row in found.rows))[:_PICTURED]
         pictured = await read_lineages(session, visit.project.id, names)
@@ -245,24 +244,10 @@ def _order(name: str) -> Order:
         raise InvalidError(f"sort: {name[:50]!r} is none of {', '.join(Order)}") from error
 
 
-async def _waiting(session: AsyncSession, visit: Visit) -> int:
-    """Skills that nobody is offered before a person has approved them."""
-    held = skills.SkillFilter(project_id=visit.project.id, state=SkillState.QUARANTINED, held=True)
-    return await skills.count(session, held)
-
-
 def _numbers(row: LibraryRow) -> list[object]:
-    skill = row.skill
-    ends = [
-        value
-        for each in (row.value, row.saved)
-        for value in ((None, None, None) if each is None else (each.mean, each.low, each.high))
-    ]
-    used = (row.stats.offers, row.stats.uses, row.stats.successes, row.last_used_at)
-    return [skill.id, skill.name, skill.version, skill.state, skill.scenario, *ends, row.tasks, row.without, *used]
-
-
-_USES = 25
+    about = [getattr(row.skill, name) for name in ("id", "name", "version", "state", "scenario")]
+    used = (*msgspec.structs.astuple(row.stats), row.last_used_at)
+    return [*about, *ends(row.value), *ends(row.saved), row.tasks, row.without, *used]
 
 
 class SkillDetailPage(Controller):
@@ -323,7 +308,7 @@ class SkillDetailPage(Controller):
 
 
 def possible_moves(skill: tables.Skill) -> list[str]:
-    """What a person may do with it, as `skill_moves` has it."""
+    """What a person may do with it: what `moves` carries out in its state."""
     moves = ["approve"] if skill.state in NEXT_SKILL_STATE else []
     moves += ["retire"] if skill.state in LIVE_SKILLS else []
     return moves + (["restore"] if skill.state in (SkillState.SUPERSEDED, SkillState.RETIRED) else [])
@@ -349,18 +334,6 @@ def source_diff(one: tables.Skill, other: tables.Skill) -> str:
     before, after = (f"{each.name} version {each.version}" for each in (one, other))
     lines = unified_diff(one.source.splitlines(), other.source.splitlines(), before, after, lineterm="")
     return "\n".join(lines)
-
-
-_MOST = 200  # skills at once
-_DONE = {"approve": "approved", "retire": "retired", "restore": "restored", "merge": "merged"}
-_Change = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
-_CHANGES: Mapping[str, _Change] = {
-    "approve": moves.approve,
-    "retire": moves.retire,
-    "restore": moves.restore,
-}
-
-Ids = Annotated[list[UUID] | None, QueryParameter(name="skill")]
 
 
 class ChangedVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -439,16 +412,18 @@ async def change(
     """
     names, refused = [each.name for each in chosen], []
     project_id = chosen[0].project_id
-    before = _states(await skills.of_names(session, project_id, names))
+    before = {each.id: _state(each) for each in await skills.of_names(session, project_id, names)}
     for skill in chosen:
         if _state(skill) != before[skill.id]:
             continue
         try:
             async with session.begin_nested():
-                if move == "merge":
-                    await moves.merge(session, skill.id, _needed(into), actor)
-                else:
+                if move != "merge":
                     await _CHANGES[move](session, skill.id, actor)
+                elif into is None:
+                    raise InvalidError("into: choose the skill to keep")
+                else:
+                    await moves.merge(session, skill.id, actor, into)
         except ConflictError as error:
             refused.append((skill, str(error)))
     after = await skills.of_names(session, project_id, names)
@@ -462,18 +437,8 @@ async def change(
     return Changed(versions, refused)
 
 
-def _states(rows: Sequence[tables.Skill]) -> dict[UUID, str]:
-    return {each.id: _state(each) for each in rows}
-
-
 def _state(skill: tables.Skill) -> str:
     return f"{skill.state}, held" if skill.held else skill.state.value
-
-
-def _needed(into: UUID | None) -> UUID:
-    if into is None:
-        raise InvalidError("into: choose the skill to keep")
-    return into
 
 
 def _id(text: object) -> UUID:

@@ -35,16 +35,8 @@ from app.releases.statistics import Interval, difference
 from app.skills import moves, offers
 from app.skills import store as skills
 from app.skills.admission import admit_import, is_offered, stored_manifest
-from app.skills.folders import (
-    FolderProvenance,
-    ReadSkill,
-    RefusedFolderError,
-    SkillFolder,
-    check_all,
-    read_all,
-    write_folder,
-)
-from app.skills.offers import SkillUse
+from app.skills.folders import ReadSkill, RefusedFolderError, SkillFolder, check_all, read_all, write_folder
+from app.skills.offers import SkillStats, SkillUse
 from app.skills.requests import (
     ImportedFolder,
     ImportReport,
@@ -284,7 +276,7 @@ class SkillController(Controller):
         self, skill_id: FromPath[UUID], session: Db, access: Caller, in_favor_of: Kept = None
     ) -> SkillView:
         """No version of its name is offered again, even if the agent rewrites it, until a version is restored."""
-        move = moves.retire if in_favor_of is None else partial(_merge, into=in_favor_of)
+        move = moves.retire if in_favor_of is None else partial(moves.merge, into=in_favor_of)
         return await _move(session, access, skill_id, move)
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=CHANGE)
@@ -325,10 +317,6 @@ async def _move(session: AsyncSession, access: Access, skill_id: UUID, move: Mov
     await move(session, skill.id, access.actor)
     await session.commit()
     return await view_skill(session, await _find(session, access, skill_id))
-
-
-async def _merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) -> tables.Skill:
-    return await moves.merge(session, skill_id, into, actor)
 
 
 class SkillRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -434,12 +422,7 @@ class SkillFolderController(Controller):
         ]
         return Stream(_lines(sessions, only), media_type=_MEDIA_TYPE)
 
-    @post(
-        "/import",
-        status_code=200,
-        summary="Import Agent Skills",
-        responses=problems(400, 401, 403, 404, 413),
-    )
+    @post("/import", status_code=200, summary="Import Agent Skills", responses=problems(400, 401, 403, 404, 413))
     async def import_folders(
         self,
         data: JSONBody[ImportRequest],
@@ -485,31 +468,20 @@ async def _lines(sessions: Sessions, filters: Sequence[skills.SkillFilter]) -> A
         while True:
             async with sessions() as session:
                 page = await skills.page(session, only, cursor=cursor, limit=_PAGE)
-                provenance = await _provenance(session, page.items)
+                stats = await offers.stats(session, [each.id for each in page.items])
+                ids = {each.release_id for each in page.items if each.release_id}
+                numbers: dict[UUID | None, int] = {**await releases.numbers(session, ids)}
             new = [each for each in page.items if each.source and each.name not in seen]
             newest = list({each.name: each for each in new[::-1]}.values())[::-1]
             seen |= {each.name for each in newest}
-            yield await asyncio.to_thread(b"".join, (_line(each, provenance[each.id]) for each in newest))
+            lines = (_line(each, stats[each.id], numbers.get(each.release_id)) for each in newest)
+            yield await asyncio.to_thread(b"".join, lines)
             cursor = page.cursor
             if cursor is None:
                 break
 
 
-async def _provenance(session: AsyncSession, rows: Sequence[tables.Skill]) -> dict[UUID, FolderProvenance]:
-    stats = await offers.stats(session, [each.id for each in rows])
-    ids = {each.release_id for each in rows if each.release_id}
-    numbers = {each: (await releases.get(session, each)).number for each in ids}
-    return {
-        each.id: FolderProvenance(
-            release=numbers[each.release_id] if each.release_id else None,
-            uses=stats[each.id].uses,
-            successes=stats[each.id].successes,
-        )
-        for each in rows
-    }
-
-
-def _line(skill: tables.Skill, provenance: FolderProvenance) -> bytes:
-    folder = write_folder(skill, stored_manifest(skill), provenance)
+def _line(skill: tables.Skill, stats: SkillStats, release: int | None) -> bytes:
+    folder = write_folder(skill, stored_manifest(skill), stats, release)
     line = ExportedSkill(id=skill.id, name=skill.name, version=skill.version, state=skill.state, folder=folder)
     return msgspec.json.encode(line) + b"\n"

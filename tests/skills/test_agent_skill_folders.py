@@ -12,7 +12,6 @@ from app.db import tables
 from app.db.tables import SkillState
 from app.skills.admission import stored_manifest
 from app.skills.folders import (
-    FolderProvenance,
     FolderRefusal,
     RefusedFolderError,
     SkillFolder,
@@ -24,6 +23,7 @@ from app.skills.folders import (
     read_front_matter,
     write_folder,
 )
+from app.skills.offers import SkillStats
 from tests.support.agent_skill_samples import MANIFEST, RECORD, folder, metadata, skill_md
 from tests.support.every_row import every_row
 from tests.support.ledger import Ledger
@@ -56,7 +56,7 @@ def named(function: str) -> dict[str, str]:
 
 
 def written(row: tables.Skill) -> SkillFolder:
-    return write_folder(row, stored_manifest(row), FolderProvenance(release=2, uses=9, successes=7))
+    return write_folder(row, stored_manifest(row), SkillStats(uses=9, successes=7), release=2)
 
 
 def refusal_of(candidate: SkillFolder) -> tuple[FolderRefusal, str]:
