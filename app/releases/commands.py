@@ -165,8 +165,10 @@ def releases(  # noqa: PLR0913 - an argument for each option
     path = f"/v1/releases/{id_}"
     if activate:
         _activate(server, path, "keep" if keep_skills else "restore", ask=not yes, allow_rejected=allow_rejected)
-    if canary is not None:
-        server.request(*_canary(path, canary), allow_rejected=allow_rejected if canary else None)
+    if canary:
+        server.request("POST", f"{path}/canary", {"percent": canary}, allow_rejected=allow_rejected)
+    elif canary is not None:
+        server.request("DELETE", f"{path}/canary")
     if shadow:
         server.request("POST", f"{path}/shadow", {"tasks": shadow})
     release = server.request("GET", path)
@@ -215,13 +217,6 @@ def _activate(server: "SageClient", path: str, skills: str, *, ask: bool, allow_
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(line, err=True)
-
-
-def _canary(path: str, percent: float) -> tuple[str, str, object]:
-    """The request that starts or ends a canary."""
-    if not percent:
-        return "DELETE", f"{path}/canary", None
-    return "POST", f"{path}/canary", {"percent": percent}
 
 
 def _all_of(server: "SageClient", path: str, release: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import click
-import msgspec
 
 from app.base.errors import AppError
 from app.client.options import ListingGroup, page_options, project_option, server_command
@@ -45,16 +44,10 @@ class SkillFolderError(AppError):
     """A folder cannot be read or written."""
 
 
-class UnreadableFolder(msgspec.Struct, frozen=True):
-    """A folder that is not sent, with the name of the error."""
-
-    name: str
-    error: str
-    detail: str
-
-
-def read_folders(directory: Path) -> tuple[list[dict[str, Any]], list[UnreadableFolder]]:
-    """The skills in a directory, or the one that it is itself. Raises SkillFolderError without any."""
+def read_folders(directory: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The skills in a directory, or the one that it is itself; and the folders that cannot be sent, as the server
+    reports those that it refuses. Raises SkillFolderError without any.
+    """
     single = (directory / SKILL_MD).exists()
     try:
         found = [directory.resolve()] if single else sorted(_folders(directory))
@@ -62,12 +55,15 @@ def read_folders(directory: Path) -> tuple[list[dict[str, Any]], list[Unreadable
         raise SkillFolderError(f"{directory} cannot be read: {error.strerror}") from error
     if not found:
         raise SkillFolderError(f"{directory} has no folders: name a directory with a folder for each skill")
-    read, refused = [], []
+    read: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    unknown: dict[str, Any] = dict.fromkeys(("id", "name", "version", "state"))
     for folder in found:
         try:
             read.append({"name": folder.name, "files": dict(_files(folder))})
         except _UnreadableError as error:
-            refused.append(UnreadableFolder(folder.name, error.name, str(error)))
+            about = {"folder": folder.name, "result": "refused", "error": error.name, "detail": str(error)}
+            refused.append(about | unknown)
     return read, refused
 
 
@@ -222,24 +218,14 @@ def import_skills(session: "ServerSession", directory: Path, project: str | None
 
     They are offered to no task before `sage skills approve`. Exits with code 1 if one is refused.
     """
-    folders, unreadable = read_folders(directory)
-    report = _refused_here(unreadable)
+    folders, refused = read_folders(directory)
+    report: dict[str, Any] = {"imported": 0, "present": 0, "refused": len(refused), "folders": refused}
     for start in range(0, len(folders), _AT_ONCE):
         body = {"folders": folders[start : start + _AT_ONCE], "project": project}
         answer = session.server.request("POST", "/v1/skills/import", body)
         report = {name: value + answer[name] for name, value in report.items()}
     session.show(report, table=_IMPORTED)
     sys.exit(1 if report["refused"] else 0)
-
-
-def _refused_here(unreadable: Sequence[UnreadableFolder]) -> dict[str, Any]:
-    """As the server reports those that it refuses."""
-    nothing = {"id": None, "name": None, "version": None, "state": None}
-    refused = [
-        {"folder": each.name, "result": "refused", "error": each.error, "detail": each.detail, **nothing}
-        for each in unreadable
-    ]
-    return {"imported": 0, "present": 0, "refused": len(refused), "folders": refused}
 
 
 def _add_move(name: str, summary: str) -> None:
