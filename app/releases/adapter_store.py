@@ -62,7 +62,7 @@ def remote_errors() -> tuple[type[Exception], ...]:
 def is_intact(path: Path) -> bool:
     """Whether it has the files that it is named after. A power failure, or a disk, may have damaged them."""
     try:
-        return all((path / file).is_file() for file in (CONFIG, WEIGHTS)) and content_hash(path) == path.name
+        return all((path / file).is_file() for file in _FILES) and content_hash(path) == path.name
     except OSError:
         return False
 
@@ -186,10 +186,8 @@ class AdapterStore:
 
     def _holds(self, name: str) -> bool:
         self._remote.invalidate_cache()  # another host may have put it by now
-        try:
-            self._remote.info(
-                f"{self._root}/{name}/{_MARKER}"
-            )  # `exists` would return False if the store does not answer
+        try:  # `exists` would return False if the store does not answer
+            self._remote.info(f"{self._root}/{name}/{_MARKER}")
         except FileNotFoundError:
             return False
         return True
@@ -210,15 +208,12 @@ class AdapterDirectory:
     async def verified(self, name: str) -> AdapterFiles:
         """Read and check the whole adapter. Raises AdapterError for one that must not be served."""
         path = await self._store.fetch(name) if self._store else self.path / name
-        return await asyncio.to_thread(self._verify, path)
+        return await asyncio.to_thread(lambda: verify(path, self._shapes))
 
     async def publish(self, name: str) -> None:
         """Make the adapter available to other hosts. Raises StorageError."""
         if self._store is not None:
             await self._store.put(name)
-
-    def _verify(self, path: Path) -> AdapterFiles:
-        return verify(path, self._shapes)
 
     @cached_property
     def _shapes(self) -> Shapes | None:

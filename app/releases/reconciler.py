@@ -91,7 +91,10 @@ class ReleaseReconciler(Looping):
             serving = await releases.in_state(session, ReleaseState.CANARY)
             left = await releases.in_state(session, ReleaseState.PASSED)
         for release in serving:
-            await self._apply_canary_decision(release)
+            try:
+                await canary.apply_decision(self._promoter, self._sessions, release.id)
+            except AppError as error:
+                self._log_waiting(release, error)
         return bool(serving or left)
 
     async def _activate(self, release: tables.Release) -> None:
@@ -116,12 +119,6 @@ class ReleaseReconciler(Looping):
             log.debug("another process activates a release of the project", release=release.number)
         except AppError as error:  # a server is down or full
             await self._note_waiting(release, error)
-
-    async def _apply_canary_decision(self, release: tables.Release) -> None:
-        try:
-            await canary.apply_decision(self._promoter, self._sessions, release.id)
-        except AppError as error:
-            self._log_waiting(release, error)
 
     async def _apply_watch_decisions(self) -> None:
         """Evaluate each watch. They last for days, and read thousands of tasks: not in every round."""

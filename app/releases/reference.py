@@ -16,7 +16,7 @@ import msgspec
 
 from app.base.values import Json
 from app.db.tables import Release
-from app.releases.statistics import Interval, is_gain
+from app.releases.statistics import Interval
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class _Canary(msgspec.Struct, frozen=True):
     @property
     def is_gain(self) -> bool:
         reward = self.decision.metrics.get("reward", _Metric())
-        return is_gain(reward.difference, reward.at_the_end)
+        return any(each is not None and each.low > 0 for each in (reward.difference, reward.at_the_end))
 
 
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):

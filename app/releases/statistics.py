@@ -40,11 +40,6 @@ class Interval(msgspec.Struct, frozen=True):
         return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
 
 
-def is_gain(*found: Interval | None) -> bool:
-    """Whether one of them is above 0."""
-    return any(each is not None and each.low > 0 for each in found)
-
-
 def mean_interval(values: Sequence[float], alpha: float) -> Interval | None:
     """The interval of the mean of values in [0, 1], in order of arrival; ever wrong with probability <= alpha.
 

@@ -287,14 +287,11 @@ async def move(session: AsyncSession, release: tables.Release, state: ReleaseSta
     await session.flush()
     if on_trial:
         await moves.announce(session, release.id, release.project_id)
-    if before is ReleaseState.CANARY and state is not ReleaseState.REJECTED and await _is_open(session, release):
-        await moves.end_trial(session, release.id, release.project_id)
+    if before is ReleaseState.CANARY and state is not ReleaseState.REJECTED:
+        settings = projects.settings_of(await projects.by_id(session, release.project_id))
+        if settings.skills == "open":  # every skill is offered at once
+            await moves.end_trial(session, release.id, release.project_id)
     return await _notified(session, release)
-
-
-async def _is_open(session: AsyncSession, release: tables.Release) -> bool:
-    """Whether its project offers every skill at once."""
-    return projects.settings_of(await projects.by_id(session, release.project_id)).skills == "open"
 
 
 async def _notified(session: AsyncSession, release: tables.Release) -> tables.Release:

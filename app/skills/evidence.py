@@ -275,9 +275,6 @@ async def has_called(session: AsyncSession, project_id: UUID, api: str) -> bool:
     )
     data: Any = event.data
     made = exists().where(
-        event.task_id == good.c.id,
-        event.kind == "call",
-        data["api"].astext == api,
-        data["error"].astext.is_(None),
+        event.task_id == good.c.id, event.kind == "call", data["api"].astext == api, data["error"].astext.is_(None)
     )
     return await session.scalar(select(good.c.id).where(made).limit(1)) is not None

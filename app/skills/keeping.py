@@ -6,7 +6,6 @@ import ast
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from uuid import UUID
 
 import httpx
 import structlog
@@ -17,7 +16,7 @@ from app.apis.catalog import Catalog
 from app.base.errors import SandboxError
 from app.base.secrets import SecretValues
 from app.base.untrusted import syntax_tree
-from app.base.values import Call, Json, Offer, SkillCall, Trajectory
+from app.base.values import Call, Json, SkillCall, Trajectory
 from app.db import lease, results, tables
 from app.db.database import Sessions, reading
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
@@ -80,12 +79,9 @@ class SkillKeeping:
         stored = await self._library.save(
             row.project_id, drafts, provenance, claim=lambda session: lease.hold(session, row.id, owner)
         )
-        await self._report(row.id, stored)
-
-    async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
         async with self._sessions.begin() as session:
             for offer in stored:
-                await results.append(session, task_id, "skill", offers.skill_event("written", offer))
+                await results.append(session, row.id, "skill", offers.skill_event("written", offer))
 
     async def _refuse(self, row: tables.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
         """Report skills that hold a secret, without it."""

@@ -325,14 +325,14 @@ class RetrievalTrace:
 
     def close(self, index: SkillIndex, found: Iterable[UUID]) -> None:
         """Name the skills that were compared and not found."""
-        known = set(found)
-        anything = FusionWeights(self._settings.weights, dict.fromkeys(self._settings.thresholds, float("-inf")))
+        known, least = set(found), self._settings.thresholds
+        for label, entries in self._lists.items():
+            known.update(key for key, score in entries.items() if score >= least[label])
         lists = {
-            label: [
-                entry for entry in entries.items() if not self._is_admitted(entry[0]) and entry[0] not in known
-            ]
+            label: [entry for entry in entries.items() if entry[0] not in known]
             for label, entries in self._lists.items()
         }
+        anything = FusionWeights(self._settings.weights, dict.fromkeys(least, float("-inf")))
         ranked = fuse(lists, anything, _NEAR, index.newest)
         self.near = [index.offer(key) for key, _ in ranked]
 
@@ -343,10 +343,6 @@ class RetrievalTrace:
         choices += [self._choice(offer, _NEVER_OFFERED) for offer in self.near]
         thresholds = {label: least for label, least in self._settings.thresholds.items() if label in self._lists}
         return SkillSelectionRecord(thresholds=thresholds, choices=choices)
-
-    def _is_admitted(self, key: UUID) -> bool:
-        least = self._settings.thresholds
-        return any(entries.get(key, float("-inf")) >= least[label] for label, entries in self._lists.items())
 
     def _choice(self, offer: Offer, reason: str | None) -> SkillChoice:
         scores = {
@@ -513,17 +509,15 @@ class OptionalEmbedder:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 result = await work()
         except (EngineError, TimeoutError) as error:
-            self._mark_down(str(error) or f"no answer within {_TIMEOUT_SECONDS:.0f} s")
+            if self._down_until is None:
+                reason = str(error) or f"no answer within {_TIMEOUT_SECONDS:.0f} s"
+                _log.warning("the embedder failed: skills are found by n-grams only", reason=reason)
+            self._down_until = self._clock() + _RETRY_SECONDS
             return None
         if self._down_until is not None:
             _log.info("the embedder recovered")
         self._down_until = None
         return result
-
-    def _mark_down(self, reason: str) -> None:
-        if self._down_until is None:
-            _log.warning("the embedder failed: skills are found by n-grams only", reason=reason)
-        self._down_until = self._clock() + _RETRY_SECONDS
 
 
 async def _vectors(embedder: Embedder, texts: Sequence[str]) -> Sequence[Vector]:

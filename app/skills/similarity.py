@@ -293,10 +293,7 @@ class FusionWeights(msgspec.Struct, frozen=True):
 
 
 def fuse(
-    lists: Mapping[str, Scored[Key]],
-    settings: FusionWeights,
-    limit: int,
-    newest: Callable[[Key], tuple[int, str]],
+    lists: Mapping[str, Scored[Key]], settings: FusionWeights, limit: int, newest: Callable[[Key], tuple[int, str]]
 ) -> Ranked[Key]:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): a rank is worth weight / (60 + rank).
 

@@ -22,6 +22,12 @@ from app.skills.moves import SERVER, WITHDRAWERS, fresh, live_versions, locked, 
 S = TypeVar("S")
 
 _LATEST_REV = select(tables.Project.skill_rev).where(tables.Project.id == bindparam("project", type_=Uuid))
+_SOURCES = select(tables.Skill.id, tables.Skill.source).where(
+    tables.Skill.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
+    tables.Skill.state.in_(LIVE_SKILLS),
+    ~tables.Skill.held,
+)
+_AT_ONCE = 500  # rows decoded before the event loop may do something else
 
 
 class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,12 +173,7 @@ async def of_ids(session: AsyncSession, skill_ids: Collection[UUID]) -> list[tab
 
 async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[tables.Skill]:
     """Newest first."""
-    query = (
-        select(tables.Skill)
-        .where(tables.Skill.project_id == project_id, tables.Skill.name == name)
-        .order_by(tables.Skill.version.desc())
-    )
-    return (await session.scalars(query)).all()
+    return await of_names(session, project_id, [name])
 
 
 async def of_names(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[tables.Skill]:
@@ -276,14 +277,6 @@ def _matching(query: Select[S], only: SkillFilter) -> Select[S]:
     for word in (only.words or "").split():
         query = query.where(text.icontains(word, autoescape=True))
     return query
-
-
-_SOURCES = select(tables.Skill.id, tables.Skill.source).where(
-    tables.Skill.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
-    tables.Skill.state.in_(LIVE_SKILLS),
-    ~tables.Skill.held,
-)
-_AT_ONCE = 500  # rows decoded before the event loop may do something else
 
 
 def changes(project_id: UUID, rev: int, embedder: str | None) -> Select[Any]:

@@ -167,6 +167,22 @@ class ExamResult(msgspec.Struct, frozen=True, kw_only=True):
     tasks_left_out: int | None
     figures: dict[str, Json]
 
+    @classmethod
+    def of(cls, row: tables.Evaluation, number: int | None) -> Self:
+        exam = row.settings["exam"]
+        counts = {name: exam.get(name) for name in ("digest", "scenarios", "scenarios_left_out", "tasks_left_out")}
+        return cls(
+            release=number,
+            model=row.model,
+            run=row.run_id,
+            at=row.created_at,
+            version=exam["version"],
+            on=exam["on"],
+            coverage=row.settings.get("coverage"),
+            figures=row.figures,
+            **counts,
+        )
+
 
 class ExamController(Controller):
     path = "/exams"
@@ -185,7 +201,8 @@ class ExamController(Controller):
         source, tasks = await data.read(session, owner.id)
         row = await exams.put(session, owner.id, data.name, source, tasks)
         view = await _view(session, row, owner.name)
-        await _audit(session, access, owner, AuditAction.EXAM_STORED, {"name": row.name, "version": row.version})
+        about = (owner.id, None, access.actor, AuditAction.EXAM_STORED)
+        await audit.add(session, *about, {"name": row.name, "version": row.version})
         await session.commit()
         return view
 
@@ -217,12 +234,7 @@ class ExamController(Controller):
 
     @get("/{name:str}/results", summary="Show the results of an exam", responses=_READ)
     async def results(
-        self,
-        name: FromPath[str],
-        session: Db,
-        access: Caller,
-        project: ProjectName = None,
-        digest: Digest = None,
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None, digest: Digest = None
     ) -> list[ExamResult]:
         """Of every release that was examined on it, in any version, oldest first. Those of an exam of this name
         that was deleted are among them: `digest` tells them apart.
@@ -242,19 +254,13 @@ class ExamController(Controller):
 async def delete_exam(session: AsyncSession, access: Access, owner: tables.Project, name: str) -> None:
     """Delete all versions, and commit. Raises NotFoundError."""
     await exams.delete(session, owner.id, name)
-    await _audit(session, access, owner, AuditAction.EXAM_DELETED, {"name": name})
+    await audit.add(session, owner.id, None, access.actor, AuditAction.EXAM_DELETED, {"name": name})
     await session.commit()
-
-
-async def _audit(
-    session: AsyncSession, access: Access, owner: tables.Project, action: AuditAction, detail: dict[str, Json]
-) -> None:
-    await audit.add(session, owner.id, None, access.actor, action, detail)
 
 
 async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> list[ExamResult]:
     """In any version, oldest first."""
-    return [_result(row, number) for row, number in await exams.of_exam(session, project_id, name)]
+    return [ExamResult.of(row, number) for row, number in await exams.of_exam(session, project_id, name)]
 
 
 async def _view(session: AsyncSession, row: tables.Exam, project: str) -> ExamView:
@@ -271,22 +277,4 @@ def _waits_for(size: ExamSize) -> str:
         f"served, as recorded calls need, {size.checked_scenarios} of {size.checked_kinds} kinds have checks, as "
         f"staging needs: the gate needs {MIN_SCENARIOS} of either, and half of all {size.kinds} kinds, at least "
         f"{MIN_KINDS}"
-    )
-
-
-def _result(row: tables.Evaluation, number: int | None) -> ExamResult:
-    exam = row.settings["exam"]
-    return ExamResult(
-        release=number,
-        model=row.model,
-        run=row.run_id,
-        at=row.created_at,
-        version=exam["version"],
-        digest=exam.get("digest"),
-        on=exam["on"],
-        coverage=row.settings.get("coverage"),
-        scenarios=exam.get("scenarios"),
-        scenarios_left_out=exam.get("scenarios_left_out"),
-        tasks_left_out=exam.get("tasks_left_out"),
-        figures=row.figures,
     )
