@@ -110,10 +110,7 @@ def counted(
             all_of = all_of or what
             found = {other: [] if what == "tasks" or other == name else each for other, each in found.items()}
     return found, UncountedTraffic(
-        one_sided_tasks=_most(tasks),
-        one_sided_scores=_most(scores),
-        constant_checks=constant,
-        all_of=all_of,
+        one_sided_tasks=_most(tasks), one_sided_scores=_most(scores), constant_checks=constant, all_of=all_of
     )
 
 
@@ -608,7 +605,7 @@ async def begin(
 ) -> tables.Release:
     """Load its weights on the model servers, then pin new tasks to it.
 
-    Raises as `canaries.begin`, what `check` raises, and as `Promoter.loaded`: then nothing changes.
+    Raises as `trials_store.begin`, what `check` raises, and as `Promoter.loaded`: then nothing changes.
     """
 
     async def checked(session: AsyncSession) -> tuple[tables.Release, tables.Release | None]:
@@ -700,7 +697,4 @@ def _evidence(release: tables.Release, status: CanaryStatus) -> dict[str, Json]:
     evidence = (release.evidence or {}) | {"canary": msgspec.to_builtins(status)}
     if status.decision.action is CanaryAction.WAIT:
         return evidence
-    return evidence | {
-        "verdict": status.decision.action.value,
-        "reason": f"as a canary: {status.decision.reason}",
-    }
+    return evidence | {"verdict": status.decision.action.value, "reason": f"as a canary: {status.decision.reason}"}

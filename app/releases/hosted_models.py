@@ -326,12 +326,7 @@ class _Front(ABC):
         return self._model.thinks
 
     async def answer(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop_strings: Sequence[str] = (),
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, stop_strings: Sequence[str] = ()
     ) -> ChatAnswer:
         return await self._watch(
             self._model.answer(messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings)

@@ -48,11 +48,7 @@ _MCP_SECONDS: Final = 2.0  # likewise, among MCP servers
 
 
 async def refresh_api(
-    sessions: Sessions,
-    reader: DocumentReader,
-    client: httpx.AsyncClient,
-    api_id: UUID,
-    actor: str = moves.SERVER,
+    sessions: Sessions, reader: DocumentReader, client: httpx.AsyncClient, api_id: UUID, actor: str = moves.SERVER
 ) -> tables.ApiChange | None:
     """The change, or None if there is none. A document that cannot be fetched or read is recorded as such."""
     async with sessions() as session:
@@ -100,12 +96,7 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: tables.Api, old: 
 
 
 async def apply_change(
-    session: AsyncSession,
-    row: tables.Api,
-    old: AppView,
-    new: AppView,
-    document: bytes,
-    actor: str = moves.SERVER,
+    session: AsyncSession, row: tables.Api, old: AppView, new: AppView, document: bytes, actor: str = moves.SERVER
 ) -> tables.ApiChange | None:
     """Record and apply what was fetched. None if nothing has changed, or what has is recorded already."""
     await apis.checked(session, row.id)

@@ -182,11 +182,7 @@ class ReleaseController(Controller):
         await session.commit()  # no transaction is held while weights are loaded
         stated = [ActivationChanges()]  # stays so for a release that is active already
         row = await promoter.activate(
-            release_id,
-            access.actor,
-            allow_rejected=allow_rejected,
-            skills=skills,
-            on_changes=stated.append,
+            release_id, access.actor, allow_rejected=allow_rejected, skills=skills, on_changes=stated.append
         )
         return ActivatedView.after(row, stated[-1])
 

@@ -46,7 +46,7 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     bind: dict[str, Json]
     secrets_for: str | None = None
     token_origins: tuple[str, ...] = ()
-    digest: str  # of the document, see `manifests.document`
+    digest: str  # of the document, see `manifest_store.document`
     presentation: Presentation = AS_WRITTEN
 
 

@@ -59,7 +59,7 @@ class CanaryTask(NamedTuple):
     started_at: datetime
     reward: float | None  # in [0, 1]; None while it has no score
     scored_at: datetime | None
-    error: float  # 0 or 1, see `task_measures`
+    error: float  # 0 or 1, see `TaskMeasures`
     turns: int | None  # None if it could not be carried out
     tokens: int | None  # generated; likewise
     finished_at: datetime | None = None
@@ -279,7 +279,7 @@ class WatchedTask(msgspec.Struct, frozen=True):
     kind: str
     reward: float | None  # in [0, 1]; None while it has no score
     scored_at: datetime | None
-    error: float  # 0 or 1, see `task_measures`
+    error: float  # 0 or 1, see `TaskMeasures`
     turns: int | None  # None if it could not be carried out
     unscored: bool = False  # its reward is 0 because its check gave no score
 
@@ -317,10 +317,7 @@ def check_is_watched(release: tables.Release) -> None:
 
 
 async def under_watch(session: AsyncSession, release: tables.Release) -> Sequence[tables.Release]:
-    """A watched release, and those with its weights that served since these are watched, newest first.
-
-    A changed API document or prompt makes a release with the same weights.
-    """
+    """A watched release, and those with its weights that served since these are watched, newest first."""
     return await releases.with_weights(session, release, tables.Release.activated_at >= release.watched_since)
 
 

@@ -165,10 +165,7 @@ def _checks_of(tasks: Iterable[WatchedTask]) -> ConstantChecks:
 
 
 def _not_counted(
-    before: Sequence[WatchedTask],
-    now: Sequence[WatchedTask],
-    scored: Sequence[WatchedTask],
-    matched: int,
+    before: Sequence[WatchedTask], now: Sequence[WatchedTask], scored: Sequence[WatchedTask], matched: int
 ) -> NotCounted:
     earlier, later = _by_name(before), _by_name(now)
     checks = _checks_of([*before, *scored])
