@@ -470,11 +470,14 @@ async def _lines(sessions: Sessions, filters: Sequence[skills.SkillFilter]) -> A
                 page = await skills.page(session, only, cursor=cursor, limit=_PAGE)
                 stats = await offers.stats(session, [each.id for each in page.items])
                 ids = {each.release_id for each in page.items if each.release_id}
-                numbers: dict[UUID | None, int] = {**await releases.numbers(session, ids)}
+                numbers = await releases.numbers(session, ids)
             new = [each for each in page.items if each.source and each.name not in seen]
             newest = list({each.name: each for each in new[::-1]}.values())[::-1]
             seen |= {each.name for each in newest}
-            lines = (_line(each, stats[each.id], numbers.get(each.release_id)) for each in newest)
+            lines = (
+                _line(each, stats[each.id], numbers[each.release_id] if each.release_id else None)
+                for each in newest
+            )
             yield await asyncio.to_thread(b"".join, lines)
             cursor = page.cursor
             if cursor is None:
