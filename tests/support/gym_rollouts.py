@@ -9,7 +9,7 @@ from app.apis.calls.gateway import Gateway
 from app.base.values import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
-from trainer.lessons.program import Program
+from trainer.lessons.experts import Program
 from trainer.worlds.generated.gym import ANSWERED, GymEnvironment, GymKey, GymPlan, plan_of
 from trainer.worlds.generated.gym_expert import ProgramStyle, draw_style, write_program
 

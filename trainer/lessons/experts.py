@@ -25,7 +25,6 @@ from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer, after_thought
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
-from trainer.lessons.program import Program
 from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext
 
 
@@ -70,6 +69,43 @@ _PAGE = re.compile(r"^\[\d+ more: (apis\.api_docs\.show_signatures\(.+\))\]$", r
 _RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
 _LIMITS = RolloutLimits(turns=8, task_tokens=32_768)
 _OFFERED = 3
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """Code for one form of task: a typed function, and a call of it. `values` are expressions, one a parameter."""
+
+    name: str
+    parameters: tuple[tuple[str, str], ...]  # name and type
+    returns: str
+    body: tuple[str, ...]
+    result: str  # an expression
+
+    @property
+    def signature(self) -> str:
+        given = ", ".join(f"{name}: {kind}" for name, kind in self.parameters)
+        return f"{self.name}({given}) -> {self.returns}"
+
+    @property
+    def function(self) -> str:
+        """A skill."""
+        lines = [f"def {self.signature}:", *indent([*self.body, f"return {self.result}"])]
+        return "\n".join([*self._imports, *lines])
+
+    def call(self, values: tuple[str, ...]) -> str:
+        return f"result = {self.name}({', '.join(values)})\nprint(result)"
+
+    def inline(self, values: tuple[str, ...]) -> str:
+        """The same without a function: it solves one task and leaves no skill."""
+        given = [f"{name} = {value}" for (name, _), value in zip(self.parameters, values, strict=True)]
+        return "\n".join([*self._imports, *given, *self.body, f"result = {self.result}", "print(result)"])
+
+    @property
+    def _imports(self) -> list[str]:
+        return ["import time", ""] if any("time.sleep" in line for line in self.body) else []
+
+
+def indent(lines: list[str], levels: int = 1) -> list[str]:
+    return ["    " * levels + line for line in lines]
 
 
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,10 +213,9 @@ class ProgramScript(ABC):
 
     def look_ups(self, program: Program) -> str:
         """Of what it calls of operations that were not shown."""
-        looked_up = [
+        return "\n".join(
             f"print(apis.api_docs.show_api_doc({app!r}, {name!r}))" for app, name in self._unshown(program)
-        ]
-        return "\n".join(looked_up)
+        )
 
     def _unshown(self, program: Program) -> list[tuple[str, str]]:
         seen = "\n".join(self._observations)
@@ -272,12 +307,11 @@ class ProgramExpert(ABC):
 
 def skill_of(plan: Plan, program: Program, rng: Random) -> Offer:
     """The program as a skill that a library offers, of any task of the plan."""
-    given = ", ".join(f"{name}: {kind}" for name, kind in program.parameters)
     return Offer(
         skill_id=UUID(int=rng.getrandbits(128)),
         name=program.name,
         version=1,
-        signature=f"{program.name}({given}) -> {program.returns}",
+        signature=program.signature,
         source=program.function,
         instruction=plan.instruction(rng.randrange(len(plan.values))),
     )

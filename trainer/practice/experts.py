@@ -8,8 +8,7 @@ from typing import Any, Literal
 from app.apis.double.model import Modelled
 from app.apis.double.shapes import fields_of, flat
 from app.base.values import Offer
-from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
-from trainer.lessons.program import Program
+from trainer.lessons.experts import Program, ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.practice.environments import Plan, PracticeEnvironment
 from trainer.practice.forms import contrasts
 from trainer.practice.programs import Shown, misnamed, mistakes, places_program, write_program

@@ -15,7 +15,7 @@ from app.apis.double.model import Collection, Modelled
 from app.apis.double.shapes import fields_of, flat, kind_of
 from app.apis.naming import argument_name, singular, split_words, word_set
 from app.base.values import Json
-from trainer.lessons.program import Program, indent
+from trainer.lessons.experts import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for
 from trainer.practice.tasks import (
     UnfitError,

@@ -8,8 +8,16 @@ import msgspec
 
 from app.apis.naming import argument_name
 from app.base.values import Offer
-from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, signatures_of, skill_of, turn_of
-from trainer.lessons.program import Program
+from trainer.lessons.experts import (
+    Program,
+    ProgramExpert,
+    ProgramScript,
+    plug_in,
+    raised,
+    signatures_of,
+    skill_of,
+    turn_of,
+)
 from trainer.worlds.generated.apis import RecordField, Role
 from trainer.worlds.generated.crud import (
     SINGLE,

@@ -16,8 +16,16 @@ import msgspec
 
 from app.apis.naming import argument_name
 from app.base.values import Offer
-from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
-from trainer.lessons.program import Program, indent
+from trainer.lessons.experts import (
+    Program,
+    ProgramExpert,
+    ProgramScript,
+    indent,
+    plug_in,
+    raised,
+    skill_of,
+    turn_of,
+)
 from trainer.worlds.generated.apis import GymApi, RecordField
 from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, record_schema, rows_at
 from trainer.worlds.generated.gym import (

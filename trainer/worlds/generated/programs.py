@@ -6,7 +6,7 @@ Arguments are expressions by Python name. `at` is the place of the kind of recor
 from collections.abc import Collection, Mapping
 
 from app.apis.naming import argument_name
-from trainer.lessons.program import indent
+from trainer.lessons.experts import indent
 from trainer.worlds.generated.apis import Api, RecordField, Role
 from trainer.worlds.generated.documents import rows_at
 from trainer.worlds.generated.words import Verb
