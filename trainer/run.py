@@ -25,7 +25,6 @@ from trainer.experience import LoggedExperience, read_once
 from trainer.learning.adapter import TrainingOutput
 from trainer.learning.learner import with_learning_rate
 from trainer.learning.model import pick_device
-from trainer.practice.run import practise, sample_api
 from trainer.rewards import BaseModel
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter, examine_releases, grown_skills
@@ -36,6 +35,7 @@ from trainer.runs.environment import (
     too_little_own_work,
     with_own_exam,
 )
+from trainer.runs.practice import practise, sample_api
 from trainer.runs.rollout import train_on_logged, train_on_rollouts
 from trainer.runs.sft import SftExamples, load_examples, train_on_examples
 from trainer.runs.start import (

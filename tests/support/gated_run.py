@@ -28,7 +28,7 @@ from tests.support.scripted_engine import Answer, Script, ScriptedEngine, block,
 from trainer.environment import Scenario, Split, Verdict
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.local import Evaluator
-from trainer.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
+from trainer.runs.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
 from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 
 SCENARIOS = 4

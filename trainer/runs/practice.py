@@ -46,7 +46,6 @@ from trainer.engines.servers import sleep_during_updates
 from trainer.environment import Scenario, open_environment
 from trainer.evaluation.local import Evaluator, held_out
 from trainer.evaluation.metrics import TaskResult, compare, measure
-from trainer.gate import Guarded
 from trainer.learning.adapter import TrainingOutput
 from trainer.learning.batch import Sample, samples_of_turns
 from trainer.learning.learner import Checkpoints
@@ -55,12 +54,13 @@ from trainer.learning.supervised import SftStep, epoch_steps
 from trainer.practice.api import keep_samples
 from trainer.practice.environments import Mix, Practice, PracticeEnvironment, RealTask, kind_of_form
 from trainer.practice.experts import load_expert
-from trainer.practice.hours import Hours, PracticeProgress, Sheet
 from trainer.rollouts.episode import Episode, Expert, ExpertContext, open_expert
 from trainer.rollouts.groups import ChainRollout
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter, grown_skills
 from trainer.runs.environment import RunEnvironment
+from trainer.runs.gate import Guarded
+from trainer.runs.hours import Hours, PracticeProgress, Sheet
 from trainer.runs.rollout import Seen, train_on_rollouts
 from trainer.runs.sft import SftSpec, step_metrics, timed, train_sft
 from trainer.runs.start import (

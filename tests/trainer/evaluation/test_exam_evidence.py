@@ -7,7 +7,7 @@ from app.base.values import Json
 from tests.support.task_results import chains, result
 from trainer.evaluation.local import PairedResults
 from trainer.evaluation.metrics import TaskResult
-from trainer.gate import UndecidedError, check_decidable, left_out
+from trainer.runs.gate import UndecidedError, check_decidable, left_out
 
 
 def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) -> PairedResults:

@@ -17,9 +17,9 @@ from tests.support.gated_run import NEW, Policies, Run, lazy
 from tests.support.ledger_project import LedgerProject
 from tests.support.scripted_engine import Script, ScriptedEngine, block
 from trainer.evaluation.local import Evaluator
-from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.run_job import Job
 from trainer.runs.environment import open_run_environment
+from trainer.runs.gate import CandidateAdapter, GateResult, evaluate_candidate
 
 TRUE = "score = 1.0"
 ANSWERED = "score = float(answer == '{0}')"

@@ -15,10 +15,10 @@ from tests.support.training_project import ProgressRecorder
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.local import Evaluator
 from trainer.evaluation.metrics import TaskResult
-from trainer.gate import Guarded
-from trainer.practice.run import guarded, look_at_forgotten
 from trainer.runs.candidate import open_evaluator
 from trainer.runs.environment import open_run_environment
+from trainer.runs.gate import Guarded
+from trainer.runs.practice import guarded, look_at_forgotten
 
 
 @pytest.fixture

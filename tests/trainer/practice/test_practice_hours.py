@@ -8,8 +8,8 @@ import pytest
 
 from app.base.run_settings import MIN_SCENARIOS
 from trainer.learning.batch import Sample
-from trainer.practice.hours import Hours, Sheet
-from trainer.practice.run import Demonstrations, collected_demonstrations
+from trainer.runs.hours import Hours, Sheet
+from trainer.runs.practice import Demonstrations, collected_demonstrations
 
 HOUR = 3600.0
 

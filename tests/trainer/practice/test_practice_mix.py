@@ -18,9 +18,9 @@ from tests.support.practice_documents import SENSORS, VAULT, VAULT_SAMPLES
 from tests.support.practised_project import practised_project
 from trainer.environment import Split, Verdict
 from trainer.practice.environments import Mix, Plan, PracticeEnvironment, RealTask, kind_of_form, practice_on
-from trainer.practice.run import Steering
 from trainer.rollouts.episode import Episode
 from trainer.rollouts.groups import ChainRollout
+from trainer.runs.practice import Steering
 
 COUNT = 400
 

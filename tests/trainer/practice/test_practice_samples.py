@@ -24,8 +24,8 @@ from tests.support.desk_api import TOKEN, Desk, desk_document, serving_desk
 from tests.support.training_project import ProgressRecorder
 from trainer.practice.api import keep_samples, read_samples
 from trainer.practice.environments import Key, practice_on
-from trainer.practice.run import sample_api
 from trainer.run_job import Job
+from trainer.runs.practice import sample_api
 
 Served = tuple[Desk, str]
 

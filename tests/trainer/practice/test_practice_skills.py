@@ -26,9 +26,9 @@ from tests.support.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import Scenario
 from trainer.practice.environments import PracticeEnvironment, practice_on
 from trainer.practice.experts import load_expert
-from trainer.practice.run import PractisedSkills, offer_skills
 from trainer.rollouts.episode import Episode, ExpertContext
 from trainer.rollouts.groups import ChainRollout
+from trainer.runs.practice import PractisedSkills, offer_skills
 
 FLAWLESS = {"inline": 0.0, "mistake": 0.0, "trust": 0.0, "crowded": 0.0, "withheld": 0.0}
 
