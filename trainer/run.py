@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
+import torch
 
 from app.base.encryption import KeyRing
 from app.base.errors import InvalidError
@@ -28,13 +29,7 @@ from trainer.learning.model import pick_device
 from trainer.rewards import BaseModel
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter, examine_releases, grown_skills
-from trainer.runs.environment import (
-    RunEnvironment,
-    check_coverage,
-    open_run_environment,
-    too_little_own_work,
-    with_own_exam,
-)
+from trainer.runs.environment import RunEnvironment, check_coverage, open_run_environment, with_own_exam
 from trainer.runs.practice import practise, sample_api
 from trainer.runs.rollout import train_on_logged, train_on_rollouts
 from trainer.runs.sft import SftExamples, load_examples, train_on_examples
@@ -54,8 +49,8 @@ async def train(job: Job, progress: RunProgress) -> Result:
 
     Raises AppError with what is wrong and what to do; what is being served is then unchanged.
     """
-    wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
     deployment = job.deployment
+    wake_servers(servers_that_sleep(deployment))  # an earlier attempt may have left them asleep
     keys = KeyRing.when_needed(deployment)  # of hosted models
     async with open_database(
         deployment.database_url, connections=3, keys=keys, direct_url=deployment.direct_url
@@ -67,73 +62,62 @@ async def train(job: Job, progress: RunProgress) -> Result:
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
-            if job.settings.kind is RunKind.EXAM:
-                if environment is None:
-                    reason = await too_little_own_work(job, sessions)
-                    raise InvalidError(f"set environment, as the project's own work is no exam: {reason}")
-                return await examine_releases(job, progress, sessions, await environment.checked())
-            if job.settings.kind is RunKind.PRACTICE:
-                assert environment is not None  # `check_runnable`
-                return await practise(job, progress, sessions, environment)
-            source = await _read_source(job, progress, sessions, environment)
-            check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
+            match job.settings.kind:
+                case RunKind.EXAM:
+                    return await examine_releases(job, progress, sessions, environment)
+                case RunKind.PRACTICE:
+                    assert environment is not None  # `check_runnable`
+                    return await practise(job, progress, sessions, environment)
+            start, device = await find_start(job, sessions), pick_device(deployment.engine_device)
+            source = await _read_source(job, progress, sessions, environment, start)
+            check_run_memory(job.settings, deployment, device)
             if environment is not None:
                 environment = await environment.checked()  # only now: there may be nothing to learn from
-            output = await _train_adapter(job, progress, sessions, environment, source)
+            output = await _train_adapter(job, progress, sessions, environment, source, start, device)
             result = await evaluate_adapter(job, progress, sessions, output.adapter, environment)
-    return Result(
-        adapter=output.adapter.hash,
-        release_id=result.release_id,
-        decision=result.decision,
-        reason=result.reason,
-        data=output.data,
-        evidence=result.evidence,
-    )
-
-
-class _Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The adapter that a run continues, and what it learns from."""
-
-    start: Path | None
-    logged: LoggedExperience | None = None
-    examples: SftExamples | None = None
+    return msgspec.structs.replace(result, data=output.data)
 
 
 async def _read_source(
-    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None
-) -> _Source:
-    """Before anything is loaded or tried. Raises InvalidError where there is nothing to learn from."""
+    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None, start: Path | None
+) -> SftExamples | LoggedExperience | None:
+    """What the run learns from, before anything is loaded or tried; None for one that rolls out.
+
+    Raises InvalidError where there is nothing to learn from.
+    """
     tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
-    start = await find_start(job, sessions)
     base = BaseModel(job.deployment.local_model, tokenizer, name_of(start))
     record = recorder(job, progress, sessions, start)
-    source = _Source(start=start)
+    source: SftExamples | LoggedExperience | None = None
     if job.settings.kind is RunKind.SFT:
-        source = _Source(start=start, examples=await load_examples(job, sessions, base, record))
+        source = await load_examples(job, sessions, base, record)
     elif job.settings.kind is RunKind.LOGGED:
         read_from = (sessions, job.project_id, job.settings, base, job.directory, record)
-        logged = await read_once(*read_from, deployment=job.deployment)
-        source = _Source(start=start, logged=logged)
-    drawn_from = environment.drawn_from if environment and job.settings.kind is RunKind.ROLLOUT else ()
+        source = await read_once(*read_from, deployment=job.deployment)
+    drawn_from = environment.drawn_from if environment and source is None else ()
     if not await record(drawn_from):  # a retry has its other data already, but may continue another adapter
         raise InvalidError("tasks that the rollouts were to repeat were erased just now: queue the run again")
     return source
 
 
 async def _train_adapter(
-    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None, source: _Source
+    job: Job,
+    progress: RunProgress,
+    sessions: Sessions,
+    environment: RunEnvironment | None,
+    source: SftExamples | LoggedExperience | None,
+    start: Path | None,
+    device: torch.device,
 ) -> TrainingOutput:
-    kind, start = job.settings.kind, source.start
-    device = pick_device(job.deployment.engine_device)
     leave_cpus_to_serving()
     # A rollout run needs the engines: they sleep only during its updates.
-    with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
-        if source.examples is not None:
-            return await train_on_examples(job, progress, source.examples, start, device)
+    with nullcontext() if source is None else sleep_during_updates(job.deployment):
+        if isinstance(source, SftExamples):
+            return await train_on_examples(job, progress, source, start, device)
         with open_run_learner(job, start, device) as learner:
             record_start(job, start)  # only now: it fits the model
-            if source.logged is not None:
-                return await train_on_logged(job, progress, learner, source.logged)
+            if source is not None:
+                return await train_on_logged(job, progress, learner, source)
             assert environment is not None  # `check_runnable`
             grown = await grown_skills(sessions, job.project_id)
             output = await train_on_rollouts(job, progress, learner, environment.environment, grown)

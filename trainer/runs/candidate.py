@@ -8,11 +8,10 @@ today's: their weights, with the prompt, the skills and the operations of today.
 
 import zlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -47,7 +46,7 @@ from trainer.learning.adapter import PublishedAdapter
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.environment import RunEnvironment, too_little_own_work
-from trainer.runs.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
+from trainer.runs.gate import CandidateAdapter, Guard, evaluate_candidate
 from trainer.runs.start import adapter_store, fetch_adapter
 
 
@@ -58,15 +57,17 @@ async def grown_skills(sessions: Sessions, project_id: UUID) -> list[GrownSkill]
     """
     async with sessions() as session:
         embedder = await session.scalar(skills.common_embedder(project_id))
-    rows = [indexed(row) for row in await skills.read_changes(sessions, project_id, 0, embedder)]
-    visible = _visible(rows)
+    visible = _visible([indexed(row) for row in await skills.read_changes(sessions, project_id, 0, embedder)])
     async with sessions.begin() as session:
         sources = await skills.sources(session, [each.offer.skill_id for each in visible])
         served = await release_manifest.begin_serving(session, project_id, None, None)
         stored = await skills.of_ids(session, list(sources))
     apis = with_builtins(await Catalogs(sessions).of(served.documents))
     manifests = {skill.id: manifest for skill in stored if not (manifest := stored_manifest(skill)).not_in(apis)}
-    proven = await _proven(sessions, project_id, [skill for skill in stored if skill.id in manifests])
+    async with sessions() as session:
+        is_open = projects.settings_of(await projects.by_id(session, project_id)).skills == "open"
+        kept = [skill for skill in stored if skill.id in manifests and not is_open]  # else each is offered at once
+        proven = {skill.id for skill in kept if await has_proved_itself(session, skill)}
     return [
         GrownSkill(
             indexed=msgspec.structs.replace(each, offer=msgspec.structs.replace(each.offer, source=sources[id_])),
@@ -76,14 +77,6 @@ async def grown_skills(sessions: Sessions, project_id: UUID) -> list[GrownSkill]
         for each in visible
         if (id_ := each.offer.skill_id) in sources and id_ in manifests
     ]
-
-
-async def _proven(sessions: Sessions, project_id: UUID, stored: Sequence[tables.Skill]) -> set[UUID]:
-    """Those that are offered although a new version is written; none where each of these is offered at once."""
-    async with sessions() as session:
-        if projects.settings_of(await projects.by_id(session, project_id)).skills == "open":
-            return set()
-        return {skill.id for skill in stored if await has_proved_itself(session, skill)}
 
 
 def _visible(rows: list[IndexedSkill]) -> list[IndexedSkill]:
@@ -135,26 +128,8 @@ async def evaluate_adapter(
     *,
     guard: Guard | None = None,
     no_time: str = "",
-) -> GateResult:
+) -> Result:
     """Store the adapter and let the gate evaluate it. Raises as `evaluate_candidate`."""
-    await _store(job, sessions, adapter)
-    candidate = CandidateAdapter(
-        project_id=job.project_id,
-        run_id=job.id,
-        model=adapter.hash,
-        settings=job.settings,
-        without_exam="" if environment else await too_little_own_work(job, sessions),
-        no_time=no_time,
-    )
-    if environment is None or no_time or not job.settings.gate_scenarios:
-        return await evaluate_candidate(sessions, candidate, None, progress=progress, guard=guard)
-    async with open_evaluator(job, progress, sessions, environment) as evaluator:
-        return await evaluate_candidate(
-            sessions, candidate, evaluator, progress=progress, directory=job.directory, guard=guard
-        )
-
-
-async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> None:
     await adapter_store(job).put(adapter.hash)  # before any row refers to it
     async with sessions.begin() as session:
         await manifest_store.put(
@@ -166,6 +141,28 @@ async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> Non
             run_id=job.id,
             probe=adapter.probe,
         )
+    candidate = CandidateAdapter(
+        project_id=job.project_id,
+        run_id=job.id,
+        model=adapter.hash,
+        settings=job.settings,
+        without_exam="" if environment else await too_little_own_work(job, sessions),
+        no_time=no_time,
+    )
+    async with AsyncExitStack() as stack:
+        evaluator = None
+        if environment is not None and not no_time and job.settings.gate_scenarios:
+            evaluator = await stack.enter_async_context(open_evaluator(job, progress, sessions, environment))
+        found = await evaluate_candidate(
+            sessions, candidate, evaluator, progress=progress, directory=job.directory, guard=guard
+        )
+    return Result(
+        adapter=adapter.hash,
+        release_id=found.release_id,
+        decision=found.decision,
+        reason=found.reason,
+        evidence=found.evidence,
+    )
 
 
 class ExaminedRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,12 +184,17 @@ class ModelResults(msgspec.Struct):
 
 
 async def examine_releases(
-    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment
+    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None
 ) -> Result:
     """The active release and those that the run names, each with its evaluation stored.
 
-    Raises InvalidError for a release that is unknown or cannot be loaded, and where too little is known of all.
+    Raises InvalidError without an environment, for a release that is unknown or cannot be loaded, and where too
+    little is known of all.
     """
+    if environment is None:
+        reason = await too_little_own_work(job, sessions)
+        raise InvalidError(f"set environment, as the project's own work is no exam: {reason}")
+    environment = await environment.checked()
     chosen = await _chosen(job, sessions)
     async with open_evaluator(job, progress, sessions, environment) as evaluator:
         if chosen[0].prompt not in (None, prompt_of(chosen[0].model, evaluator.prompt_hash)):
@@ -206,19 +208,32 @@ async def examine_releases(
     kept, coverage = only_known(list(results.by_model.values()))
     _check_known(job.settings, kept[0], coverage, chosen)
     known = dict(zip(results.by_model, kept, strict=True))
-    examined = [_examined(release, chosen[0], known) for release in chosen]
-    settings = results.settings | {"coverage": coverage}
+    active, settings = chosen[0], results.settings | {"coverage": coverage}
+    examined = [
+        ExaminedRelease(
+            id=release.id,
+            number=release.number,
+            model=release.model,
+            figures=measure(known[release.model]),
+            difference=None if release is active else compare(known[release.model], known[active.model]),
+        )
+        for release in chosen
+    ]
     async with sessions.begin() as session:
         await progress.hold(session)
         await exams.delete_of_run(session, job.id)  # an attempt may have been lost right after this
         for each in examined:
-            await exams.add(session, job.project_id, _evaluation(job, each, settings))
+            new = NewEvaluation(
+                model=each.model,
+                environment=job.settings.environment,
+                settings=settings,
+                figures=msgspec.to_builtins(each.figures),
+                run_id=job.id,
+                release_id=each.id,
+            )
+            await exams.add(session, job.project_id, new)
     shown: list[Any] = msgspec.to_builtins(examined)
-    evidence: dict[str, Json] = {
-        "environment": job.settings.environment,
-        "evaluation": settings,
-        "releases": shown,
-    }
+    evidence = {"environment": job.settings.environment, "evaluation": settings, "releases": shown}
     return Result(reason=", ".join(map(_in_words, examined)), evidence=evidence)
 
 
@@ -277,26 +292,20 @@ async def _results(
     settings = evaluation_settings(evaluator, scenarios, seed)
     tried = [(each.id, [task.instruction for task in each.tasks]) for each in sample]
     key = msgspec.json.encode([settings, tried, repr(evaluator.agent.limits), circumstances])
-    results = _restored(path, sha256(key).hexdigest(), settings)
+    results = ModelResults(sha256(key).hexdigest(), settings)
+    if path.exists() and (found := msgspec.json.decode(path.read_bytes(), type=ModelResults)).key == results.key:
+        results = found
     numbers = {release.model: release.number for release in chosen}
     tasks = sum(len(each.tasks) for each in sample)
     for index, model in enumerate(numbers):
         if model not in results.by_model:
             before, after = tasks * index, tasks * (len(numbers) - index - 1)
-            found = await evaluator.evaluate(model, sample, before=before, after=after)
-            results.by_model[model] = found
+            own = await evaluator.evaluate(model, sample, before=before, after=after)
+            results.by_model[model] = own
             write_atomically(msgspec.json.encode(results), path)
-            solved = sum(each.success for each in found) / len(found)
+            solved = sum(each.success for each in own) / len(own)
             await progress.step(index + 1, len(numbers), {"release": numbers[model], "solved": solved})
     return ModelResults(results.key, results.settings, {model: results.by_model[model] for model in numbers})
-
-
-def _restored(path: Path, key: str, settings: dict[str, Json]) -> ModelResults:
-    if path.exists():
-        found = msgspec.json.decode(path.read_bytes(), type=ModelResults)
-        if found.key == key:
-            return found
-    return ModelResults(key, settings)
 
 
 def _check_known(
@@ -310,30 +319,6 @@ def _check_known(
             f"{_listed(release.number for release in chosen)}: {MIN_SCENARIOS} and {settings.exam_coverage:.0%} "
             "(exam_coverage) are needed; examine fewer releases, or on staging"
         )
-
-
-def _examined(
-    release: tables.Release, active: tables.Release, known: Mapping[str, Sequence[TaskResult]]
-) -> ExaminedRelease:
-    own, served = known[release.model], known[active.model]
-    return ExaminedRelease(
-        id=release.id,
-        number=release.number,
-        model=release.model,
-        figures=measure(own),
-        difference=None if release is active else compare(own, served),
-    )
-
-
-def _evaluation(job: Job, found: ExaminedRelease, settings: dict[str, Json]) -> NewEvaluation:
-    return NewEvaluation(
-        model=found.model,
-        environment=job.settings.environment,
-        settings=settings,
-        figures=msgspec.to_builtins(found.figures),
-        run_id=job.id,
-        release_id=found.id,
-    )
 
 
 def _in_words(found: ExaminedRelease) -> str:

@@ -483,15 +483,8 @@ async def _examined(
     settings = msgspec.structs.replace(job.settings, gate_scenarios=scenarios)
     examined = msgspec.structs.replace(job, settings=settings)
     guard = partial(look_at_forgotten, hours.sheet.guard, zlib.crc32(job.id.bytes), shown)
-    result = await evaluate_adapter(
+    return await evaluate_adapter(
         examined, shown, sessions, output.adapter, environment, guard=guard, no_time=no_time
-    )
-    return Result(
-        adapter=output.adapter.hash,
-        release_id=result.release_id,
-        decision=result.decision,
-        reason=result.reason,
-        evidence=result.evidence,
     )
 
 
