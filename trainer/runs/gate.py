@@ -46,7 +46,6 @@ class _Ground(msgspec.Struct, frozen=True):
 
 
 _CHECKS = "make an exam with more tasks that have a check (POST /v1/exams)"
-_PRACTICE = _Ground()
 _GROUNDS = {
     "recorded": _Ground(
         "without a record that solved it by today's operations",
@@ -87,7 +86,8 @@ def check_decidable(results: PairedResults, coverage: float, min_scenarios: int)
     if exam and known_kinds < MIN_KINDS:
         number = f"the exam has tasks of {known_kinds} kinds to examine on{also}, {MIN_KINDS} are needed"
         raise UndecidedError(results, number + left_out(results))
-    if exam and not _any_solved(results):
+    every_result = (*results.candidate, *results.incumbent, *(results.reference or ()))
+    if exam and not any(each.success for each in every_result):
         nobody = "no release solved a task of the exam, so it compares nothing"
         raise UndecidedError(results, nobody + left_out(results), "mend the checks if nothing can pass them")
 
@@ -102,10 +102,6 @@ def left_out(results: PairedResults) -> str:
     return f"; tasks left out: {', '.join(parts)}" if parts else ""
 
 
-def _any_solved(results: PairedResults) -> bool:
-    return any(each.success for each in (*results.candidate, *results.incumbent, *(results.reference or ())))
-
-
 def _advice(results: PairedResults) -> str:
     if results.settings.get("exam", {}).get("true_whatever_happens"):
         return f"mend the checks that pass when nothing is done, {_ground(results).advice}"
@@ -114,7 +110,7 @@ def _advice(results: PairedResults) -> str:
 
 def _ground(results: PairedResults) -> _Ground:
     exam = results.settings.get("exam")
-    return _GROUNDS[exam["on"]] if exam else _PRACTICE
+    return _GROUNDS[exam["on"]] if exam else _Ground()
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +238,9 @@ async def evaluate_candidate(
     if evaluator is None or candidate.settings.gate_scenarios < rules.min_scenarios:
         return await gate.go_without(*_not_evaluated(candidate, rules))
     if incumbent.prompt not in (None, prompt_of(incumbent.model, evaluator.prompt_hash)):
-        return await gate.wait(_other_prompt(gate.by_hand))
+        reason = "this worker renders another prompt than the one that is served"
+        advice = "give workers and runners one version and one SAGE_PROMPT_PROFILE and train again"
+        return await gate.wait({"verdict": "untested", "reason": reason, "next": f"{advice}, or {gate.by_hand}"})
     if served is not None and served.base != evaluator.base:
         reason = f"the active release has an adapter for {served.base}, but {evaluator.base} is served"
         return await gate.wait({"verdict": "untested", "reason": reason, "next": gate.by_hand})
@@ -332,8 +330,8 @@ class _Gate:
     async def evaluate(self, evaluator: Evaluator) -> PairedResults:
         """The candidate and the incumbent, on the scenarios whose results are known of both."""
         seed, count = zlib.crc32(self.candidate.run_id.bytes), self.candidate.settings.gate_scenarios
-        models_of_both = self.release.model, self.incumbent.model
-        return (await evaluate_pair(evaluator, *models_of_both, scenarios=count, seed=seed)).only_known()
+        both = self.release.model, self.incumbent.model
+        return (await evaluate_pair(evaluator, *both, scenarios=count, seed=seed)).only_known()
 
     async def compare(self, results: PairedResults, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
         """Decide, also by the reference if the candidate would pass. Raises UndecidedError."""
@@ -362,7 +360,7 @@ class _Gate:
     async def record(self, compared: "_Comparison") -> dict[str, Json]:
         """Store an evaluation for each model, and the evidence, which is returned, on the candidate's release."""
         results, decision, found = compared
-        evidence: dict[str, Json] = {
+        evidence = {
             "verdict": "promote" if decision.promote else "reject",
             "reason": decision.reason + left_out(results) + (found.left_out if found else ""),
             "compared_with": _named(self.incumbent),
@@ -376,7 +374,15 @@ class _Gate:
             if found is not None and found.is_examined:
                 evaluated["reference"] = found.release
             for name, release in evaluated.items():
-                await self._add_evaluation(session, release, results.settings, decision.figures[name])
+                new = NewEvaluation(
+                    model=release.model,
+                    environment=self.candidate.settings.environment,
+                    settings=results.settings,
+                    figures=decision.figures[name],
+                    run_id=self.candidate.run_id,
+                    release_id=release.id,
+                )
+                await exams.add(session, self.candidate.project_id, new)
             await releases.record_evidence(session, self.release.id, evidence)
         return evidence
 
@@ -409,19 +415,6 @@ class _Gate:
             await self.progress.hold(session)
             yield session
 
-    async def _add_evaluation(
-        self, session: AsyncSession, release: tables.Release, settings: dict[str, Json], figures: dict[str, Json]
-    ) -> None:
-        new = NewEvaluation(
-            model=release.model,
-            environment=self.candidate.settings.environment,
-            settings=settings,
-            figures=figures,
-            run_id=self.candidate.run_id,
-            release_id=release.id,
-        )
-        await exams.add(session, self.candidate.project_id, new)
-
 
 class _Comparison(NamedTuple):
     results: PairedResults
@@ -435,14 +428,6 @@ def _named(release: tables.Release) -> dict[str, Json]:
 
 def _refused(guarded: Guarded, exam: str) -> dict[str, Json]:
     return {"verdict": "reject", "reason": f"{guarded.refusal}; in the exam, {exam}"}
-
-
-def _other_prompt(by_hand: str) -> dict[str, Json]:
-    return {
-        "verdict": "untested",
-        "reason": "this worker renders another prompt than the one that is served",
-        "next": f"give workers and runners one version and one SAGE_PROMPT_PROFILE and train again, or {by_hand}",
-    }
 
 
 def _not_evaluated(candidate: CandidateAdapter, rules: GateRules) -> tuple[str, str]:
