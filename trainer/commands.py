@@ -29,6 +29,7 @@ from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
 from trainer.worlds.demo import ENVIRONMENT, read_token
 
 _NONE = "none"
+_TIMEOUTS = 3  # an expert that does not answer is asked again for this many times its timeout
 
 
 class EvaluationPass(msgspec.Struct, frozen=True):
@@ -218,9 +219,6 @@ async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
     )
     async with open_local_evaluation(evaluation, settings) as evaluate_once:
         yield evaluate_once
-
-
-_TIMEOUTS = 3  # an expert that does not answer is asked again for this many times its timeout
 
 
 @click.command()

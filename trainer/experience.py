@@ -70,10 +70,18 @@ from trainer.rewards import (
 )
 from trainer.sage.advantages import ScoredRollout
 
+log = structlog.get_logger(__name__)
+
 _NEAREST = 50  # instructions that are compared
 _LEAST = 0.55  # Jaccard similarity of the instructions' n-grams, as of one inferred scenario
 _MARGIN = 0.2  # less similar kinds are not possible
 _MOST = 0.5  # more of the operations of two solved tasks are the same
+_NEARLY_THE_SAME = 0.9  # Jaccard similarity of the instructions' n-grams
+_LATEST = 1_000  # tasks of a scenario that are compared
+_JUDGED = 1_000  # tasks of one run at most, the latest
+_AT_ONCE = 4  # groups that are judged
+_SECONDS = 300.0  # to judge one group
+_NAME = "logged.msgpack"
 
 
 class TaskKinds:
@@ -136,9 +144,6 @@ def _is_alike(task: UnlabelledTask, other: UnlabelledTask) -> bool:
     if not (task.solved and other.solved):
         return own <= others or others <= own
     return len(own & others) > _MOST * len(own | others)
-
-
-_NEARLY_THE_SAME = 0.9  # Jaccard similarity of the instructions' n-grams
 
 
 async def read_held_out(session: AsyncSession, project_id: UUID, environment: str = "") -> "HeldOutTasks":
@@ -219,11 +224,18 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
         ids={offer.skill_id for task in tasks for offer in task.trajectory.offered},
     )
     texts = [task.trajectory.task for task in tasks]
+    slots: dict[UUID, set[str]] = defaultdict(
+        set
+    )  # words of instructions that skills took as arguments
+    for skill in skills:
+        if skill.task_id is not None:
+            slots[skill.task_id].update(skill.slots)
+    conduct = {task.id: Conduct.of(task.trajectory, solved=task.score >= GOOD) for task in tasks}
     without_trajectory = [DropReason.NOT_KEPT] * (len(scored) - len(tasks))
     return Window(
         ended=len(rows),
         tasks=tasks,
-        scenarios=await asyncio.to_thread(infer_scenarios, texts, _slots(skills), _conduct(tasks)),
+        scenarios=await asyncio.to_thread(infer_scenarios, texts, slots, conduct),
         makers={skill.id: skill.task_id for skill in skills if _may_earn(skill)},
         dropped=[reason for reason in reasons.values() if reason is not None] + without_trajectory,
     )
@@ -264,24 +276,33 @@ async def _scored_tasks(
     have them told anew in the prompt that the model servers' model is served with.
     """
     active = await releases.active(session, project_id)
-    every = await releases.of_project(session, project_id)
-    numbers = {release.id: release.number for release in every}
-    prompts = {release.id: release.prompt for release in every}
-    served = next((each.prompt for each in (active, *every) if _serves_here(each)), None)
+    every = {release.id: release for release in await releases.of_project(session, project_id)}
+    served = next((each.prompt for each in (active, *every.values()) if _serves_here(each)), None)
     held_out = await read_held_out(session, project_id, settings.environment)
-    staleness = staleness_by_release([_weights(each) for each in every], active.number, base.start)
+    staleness = staleness_by_release([_weights(each) for each in every.values()], active.number, base.start)
     tasks = []
     async for trajectory in experience.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]
-        assert row.release_id is not None  # a finished task has a release
+        assert row.release_id is not None  # a finished task has a release, a start and a score
+        assert row.started_at is not None
+        assert row.score is not None
         flaw = DropReason.HELD_OUT if trajectory.task in held_out else find_flaw(trajectory, row.base, base)
         retold = flaw is DropReason.HOSTED and settings.kind is RunKind.SFT
         flaw = None if retold else flaw
         if flaw is None and trajectory.task.conversation and trajectory.task.scenario is None:
             flaw = DropReason.CONVERSATION
-        if flaw is None and not retold and has_other_prompt(trajectory, prompts[row.release_id], served):
+        if flaw is None and not retold and has_other_prompt(trajectory, every[row.release_id].prompt, served):
             flaw = DropReason.OTHER_PROMPT
-        tasks.append(_scored_task(row, trajectory, numbers[row.release_id], staleness[row.release_id], flaw))
+        tasks.append(
+            ScoredTask(
+                trajectory=trajectory,
+                score=row.score,
+                began=row.started_at,
+                release=every[row.release_id].number,
+                staleness=staleness[row.release_id],
+                unusable=flaw,
+            )
+        )
     return sorted(tasks, key=lambda task: (task.began, task.id))
 
 
@@ -295,40 +316,9 @@ def _weights(release: Release) -> ReleaseWeights:
     return ReleaseWeights(release.id, release.number, release.model, served)
 
 
-def _scored_task(
-    row: LoggedTask, trajectory: Trajectory, release: int, staleness: int, flaw: DropReason | None
-) -> ScoredTask:
-    assert row.started_at is not None  # a finished task has a start
-    assert row.score is not None
-    return ScoredTask(
-        trajectory=trajectory,
-        score=row.score,
-        began=row.started_at,
-        release=release,
-        staleness=staleness,
-        unusable=flaw,
-    )
-
-
 def _may_earn(skill: LoggedSkill) -> bool:
     """A wrapper of one API call earns no bonus, nor does a deleted skill."""
     return skill.state is not SkillState.DELETED and not is_wrapper(skill.source)
-
-
-def _conduct(tasks: Sequence[ScoredTask]) -> dict[UUID, Conduct]:
-    return {task.id: Conduct.of(task.trajectory, solved=task.score >= GOOD) for task in tasks}
-
-
-def _slots(skills: list[LoggedSkill]) -> dict[UUID, set[str]]:
-    """The words of each task's instruction that its skills took as arguments."""
-    slots: dict[UUID, set[str]] = defaultdict(set)
-    for skill in skills:
-        if skill.task_id is not None:
-            slots[skill.task_id].update(skill.slots)
-    return slots
-
-
-_LATEST = 1_000  # tasks of a scenario that are compared
 
 
 class TrialTask(NamedTuple):
@@ -375,27 +365,16 @@ def use_values(tasks: Iterable[TrialTask]) -> dict[str, float]:
         latest = tried[-_LATEST:]
         offered, withheld = (_outcomes([each for each in latest if each.withheld is arm]) for arm in (False, True))
         if withheld.total >= ENOUGH_WITHHELD and offered.total:
-            found[scenario] = _difference(offered, withheld)
+            assert offered.rate is not None
+            assert withheld.rate is not None
+            difference = offered.rate - withheld.rate
+            found[scenario] = difference if is_worse(offered, withheld) else max(0.0, difference)
     return found
 
 
 def _outcomes(tasks: Sequence[TrialTask]) -> Outcomes:
     good = sum(task.score >= GOOD for task in tasks)
     return Outcomes(good, len(tasks) - good)
-
-
-def _difference(offered: Outcomes, withheld: Outcomes) -> float:
-    assert offered.rate is not None
-    assert withheld.rate is not None
-    difference = offered.rate - withheld.rate
-    return difference if is_worse(offered, withheld) else max(0.0, difference)
-
-
-log = structlog.get_logger(__name__)
-
-_JUDGING_MOST = 1_000  # tasks of one run, the latest
-_AT_ONCE = 4  # groups
-_SECONDS = 300.0  # for one group
 
 
 async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettings, deployment: Settings) -> None:
@@ -413,9 +392,7 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         name = named.name(own.rubric)
         window = {"since": settings.since, "until": settings.until}
         window["unscored_since"] = await learns_from(session, project_id, settings)
-        ids = await verification.wanted(
-            session, project_id, name, **window, limit=min(settings.limit, _JUDGING_MOST)
-        )
+        ids = await verification.wanted(session, project_id, name, **window, limit=min(settings.limit, _JUDGED))
         tasks = [each async for each in experience.trajectories(session, ids)]
     groups = await asyncio.to_thread(_groups, tasks, named.group.group_size)
     for start in range(0, len(groups), _AT_ONCE):
@@ -538,8 +515,6 @@ def _check_on_policy(task: ScoredTask, max_staleness: int) -> ScoredTask:
     return task
 
 
-_NAME = "logged.msgpack"
-
 RecordTasks: TypeAlias = Callable[[Collection[UUID]], Awaitable[bool]]
 """Records the tasks that a run learns from. False if one of them was erased since it was read."""
 
@@ -560,8 +535,15 @@ async def read_once(
     Raises also InvalidError for a snapshot that cannot be read, and StorageError if it cannot be written.
     """
     path = directory / _NAME
-    if path.exists() and (kept := _load(path)).start == base.start:
-        return kept
+    if path.exists():
+        try:
+            kept = msgspec.msgpack.decode(path.read_bytes(), type=LoggedExperience)
+        except msgspec.DecodeError as error:
+            raise InvalidError(
+                f"{path} cannot be read ({error}): delete it to make the run read its data again"
+            ) from error
+        if kept.start == base.start:
+            return kept
     await judge_window(sessions, project_id, settings, deployment)
     while True:  # each round again has fewer tasks
         async with reading(sessions) as session:
@@ -570,12 +552,3 @@ async def read_once(
             break
     write_atomically(msgspec.msgpack.encode(experience), path)
     return experience
-
-
-def _load(path: Path) -> LoggedExperience:
-    try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=LoggedExperience)
-    except msgspec.DecodeError as error:
-        raise InvalidError(
-            f"{path} cannot be read ({error}): delete it to make the run read its data again"
-        ) from error

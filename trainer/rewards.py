@@ -35,6 +35,9 @@ from app.skills.similarity import NgramIndex
 from trainer.sage.advantages import MIN_SIGNAL, ScoredRollout
 from trainer.sage.reward import ChainStep, Reward, RewardRule, with_use_values
 
+_NEAREST = 20  # instructions that are compared
+_SIZE = 8  # of a group at most, as many as rollouts of a chain (SAGE's G)
+
 
 class DropReason(StrEnum):
     """Reasons for dropping a task; the first that applies is counted."""
@@ -126,9 +129,6 @@ class ScoredTask(msgspec.Struct, frozen=True, kw_only=True):
     def position(self) -> int:
         """0 if the policy was offered no skills, 1 if it was: the two are never compared with each other."""
         return 1 if self.trajectory.offered else 0
-
-
-_NEAREST = 20  # instructions that are compared
 
 
 class _Likeness(NamedTuple):
@@ -346,7 +346,15 @@ def compute_rewards(
     A maker that is not among `tasks` gets no reward, but a success that used its skill does. A skill that is not
     in `makers` earns no bonus.
     """
-    steps = _chain_steps(tasks, scenarios, makers, use_values)
+    made: dict[UUID | None, set[UUID]] = defaultdict(set)
+    for skill, by in makers.items():
+        made[by].add(skill)
+    own = [
+        chain_step(task.trajectory, task.score, success=task.success, creditable=frozenset(made[task.id]))
+        for task in tasks
+    ]
+    valued = with_use_values(own, scenarios, use_values)
+    steps: dict[UUID | None, ChainStep] = {task.id: step for task, step in zip(tasks, valued, strict=True)}
     began = {task.id: task.began for task in tasks}
     best = {task.id: rule([steps[task.id]])[0] for task in tasks}
     for user in tasks:
@@ -361,19 +369,6 @@ def compute_rewards(
     return [best[task.id] for task in tasks]
 
 
-def _chain_steps(
-    tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: SkillMakers, use_values: Mapping[str, float]
-) -> dict[UUID | None, ChainStep]:
-    made: dict[UUID | None, set[UUID]] = defaultdict(set)
-    for skill, maker in makers.items():
-        made[maker].add(skill)
-    steps = [
-        chain_step(task.trajectory, task.score, success=task.success, creditable=frozenset(made.get(task.id, ())))
-        for task in tasks
-    ]
-    return {task.id: step for task, step in zip(tasks, with_use_values(steps, scenarios, use_values), strict=True)}
-
-
 def _offered_by_maker(user: ScoredTask, makers: SkillMakers) -> dict[UUID | None, frozenset[UUID]]:
     """The skills that a task was offered, by the task that made them."""
     offered: dict[UUID | None, set[UUID]] = defaultdict(set)
@@ -381,10 +376,6 @@ def _offered_by_maker(user: ScoredTask, makers: SkillMakers) -> dict[UUID | None
         if offer.skill_id in makers:
             offered[makers[offer.skill_id]].add(offer.skill_id)
     return {maker: frozenset(skills) for maker, skills in offered.items()}
-
-
-_GroupPosition: TypeAlias = tuple[str, int]
-_SIZE = 8  # of a group at most, as many as rollouts of a chain (SAGE's G)
 
 
 class GroupedTasks(msgspec.Struct, frozen=True):
@@ -401,50 +392,42 @@ def group_tasks(tasks: Sequence[ScoredTask], rewards: Sequence[Reward], scenario
     dropped = [task.unusable for task in tasks if task.unusable is not None]
     usable = [each for each in zip(tasks, rewards, scenarios, strict=True) if each[0].unusable is None]
     comparable = [(f"{scenario}, release {task.release}", task.position) for task, _, scenario in usable]
-    sizes, seen = Counter(comparable), Counter[_GroupPosition]()
-    kept: list[tuple[ScoredTask, ScoredRollout]] = []
-    rewards_of: dict[_GroupPosition, list[float]] = defaultdict(list)
+    sizes, seen = Counter(comparable), Counter[tuple[str, int]]()
+    rollouts: list[ScoredRollout] = []
+    totals: dict[tuple[str, int], list[float]] = defaultdict(list)  # by group and position
     for (task, reward, _), key in zip(usable, comparable, strict=True):
         part = seen[key] * -(-sizes[key] // _SIZE) // sizes[key]
         seen[key] += 1
-        kept.append((task, _scored_rollout(task, reward, f"{key[0]}, part {part + 1}" if part else key[0])))
-        rewards_of[_group_position(kept[-1][1])].append(reward.total)
-    without_signal = {key: reason for key, totals in rewards_of.items() if (reason := _why_no_signal(totals))}
-    return _drop(without_signal, kept, dropped)
+        group = f"{key[0]}, part {part + 1}" if part else key[0]
+        rollouts.append(scored_rollout(task.trajectory, reward, group, task.position, task.staleness))
+        totals[group, task.position].append(reward.total)
+    kept = []
+    for (task, _, _), rollout in zip(usable, rollouts, strict=True):
+        if reason := _why_no_signal(totals[rollout.group, rollout.position]):
+            dropped.append(reason)
+        else:
+            kept.append((task, rollout))
+    return GroupedTasks(kept, dropped)
 
 
-def _scored_rollout(task: ScoredTask, reward: Reward, group: str) -> ScoredRollout:
+def scored_rollout(
+    trajectory: Trajectory, reward: Reward, group: str, position: int, staleness: int = 0
+) -> ScoredRollout:
     return ScoredRollout(
-        trajectory=task.trajectory,
+        trajectory=trajectory,
         reward=reward.total,
         score=reward.score,
         bonus=reward.bonus,
         group=group,
-        position=task.position,
-        staleness=task.staleness,
+        position=position,
+        staleness=staleness,
     )
-
-
-def _group_position(rollout: ScoredRollout) -> _GroupPosition:
-    return rollout.group, rollout.position
 
 
 def _why_no_signal(totals: Sequence[float]) -> DropReason | None:
     if len(totals) == 1:
         return DropReason.NO_PEERS
     return DropReason.EQUAL_REWARDS if max(totals) - min(totals) < MIN_SIGNAL else None
-
-
-def _drop(
-    without_signal: Mapping[_GroupPosition, DropReason],
-    kept: Sequence[tuple[ScoredTask, ScoredRollout]],
-    dropped: Sequence[DropReason],
-) -> GroupedTasks:
-    reasons = [without_signal.get(_group_position(rollout)) for _, rollout in kept]
-    return GroupedTasks(
-        [pair for pair, reason in zip(kept, reasons, strict=True) if reason is None],
-        [*dropped, *(reason for reason in reasons if reason is not None)],
-    )
 
 
 def split_into_steps(

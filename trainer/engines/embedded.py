@@ -26,6 +26,7 @@ from app.engine.replica import RecentPrefixes, ReplicaLoad, choose_replica, hash
 from app.model_server.embeddings import EmbeddingModel
 
 _LENGTH_BYTES = 4
+_MAX_ADAPTERS = 8
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):
@@ -101,9 +102,6 @@ async def read_reply(reader: asyncio.StreamReader) -> EngineReply:
 async def _read_frame(reader: asyncio.StreamReader) -> bytes:
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     return await reader.readexactly(length)
-
-
-_MAX_ADAPTERS = 8
 
 
 class SubprocessEngine:

@@ -26,6 +26,11 @@ from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 
 log = structlog.get_logger(__name__)
+_TIMEOUT = httpx.Timeout(300, connect=5)  # gigabytes move to host memory and back
+_ATTEMPTS = 5  # at waking a server
+_PAUSE_SECONDS = 0.25  # seconds, doubled each time
+_KEEP = {"level": "1", "mode": "keep"}  # vLLM would otherwise abort requests under way
+_ENGINE_PROCESS_TIMEOUT = 120.0
 
 
 class SharedServers(HttpEngine):
@@ -65,12 +70,6 @@ class SharedServers(HttpEngine):
             except EngineError as error:
                 log.warning("an adapter stays loaded", model=name, cause=str(error))
         await super().close()
-
-
-_TIMEOUT = httpx.Timeout(300, connect=5)  # gigabytes move to host memory and back
-_ATTEMPTS = 5  # at waking a server
-_PAUSE_SECONDS = 0.25  # seconds, doubled each time
-_KEEP = {"level": "1", "mode": "keep"}  # vLLM would otherwise abort requests under way
 
 
 class _ModelConfig(msgspec.Struct):
@@ -184,9 +183,6 @@ def _sleeps(http: httpx.Client, url: str) -> bool:
 
 def _open() -> httpx.Client:
     return httpx.Client(timeout=_TIMEOUT, trust_env=False)
-
-
-_ENGINE_PROCESS_TIMEOUT = 120.0
 
 
 @asynccontextmanager

@@ -25,6 +25,8 @@ from trainer.evaluation.metrics import Comparison, Estimate, PolicyMetrics, Task
 
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 _HALVINGS = 50
+_GAIN = 5.0  # points, as many as the gate lets a candidate lose
+_TAIL = 0.025  # of a bootstrap below its 95 % interval
 
 
 def difference_lower_bound(gained: int, lost: int, scenarios: int) -> float:
@@ -51,10 +53,6 @@ def _is_ruled_out(difference: float, gained: int, lost: int, scenarios: int) -> 
     loss_share = (sqrt(linear**2 - 8 * scenarios * constant) - linear) / (4 * scenarios)
     variance = scenarios * (2 * loss_share + difference * (1 - difference))
     return gained - lost - scenarios * difference >= _Z * sqrt(max(variance, 0.0))
-
-
-_GAIN = 5.0  # points, as many as the gate lets a candidate lose
-_TAIL = 0.025  # of a bootstrap below its 95 % interval
 
 
 def fewest_gained(scenarios: int) -> int:

@@ -28,6 +28,8 @@ from trainer.learning.adapter import check_adapter
 from trainer.rollouts.episode import AdapterEngine, Episode, EpisodeRunner, LibraryFactory, Mix, scenario_chain
 from trainer.rollouts.stack import open_stack
 
+log = structlog.get_logger(__name__)
+
 
 async def evaluate_scenarios(  # noqa: PLR0913  what an evaluation sets
     episode_runner: EpisodeRunner,
@@ -143,9 +145,6 @@ def _find(adapter: str, data_dir: Path) -> Path:
         raise InvalidError(f"no adapter in {places[0]} or {places[1]}: name a directory or a hash")
     check_adapter(directory)
     return directory.absolute()
-
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)

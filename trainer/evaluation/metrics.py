@@ -22,6 +22,17 @@ from app.base.errors import InvalidError
 
 Floats = NDArray[np.float64]
 _TAIL = 0.025  # on each side of an interval
+LABELS = {
+    "tgc": "TGC, %",
+    "sgc": "SGC, %",
+    "turns": "turns per task",
+    "tokens": "generated tokens per task",
+    "skill_usage": "tasks that used a skill, of those that were offered any, %",
+    "success_skill_usage": "successes, of tasks that used a skill, %",
+    "write_rate": "wrote a function that ran, of tasks that used no skill, %",
+    "library_size": "skills at the end of a chain",
+    "distinct_used": "different skills used in a chain that was offered any",
+}
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -293,19 +304,6 @@ def _solved_alone(runs: Sequence[_Chains], others: Sequence[_Chains]) -> int:
         for chains, other in zip(runs, others, strict=True)
         for name, tasks in chains.items()
     )
-
-
-LABELS = {
-    "tgc": "TGC, %",
-    "sgc": "SGC, %",
-    "turns": "turns per task",
-    "tokens": "generated tokens per task",
-    "skill_usage": "tasks that used a skill, of those that were offered any, %",
-    "success_skill_usage": "successes, of tasks that used a skill, %",
-    "write_rate": "wrote a function that ran, of tasks that used no skill, %",
-    "library_size": "skills at the end of a chain",
-    "distinct_used": "different skills used in a chain that was offered any",
-}
 
 
 def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | None = None, head: str = "") -> str:

@@ -22,6 +22,7 @@ from trainer.environment import Scenario, Split, Verdict, World
 
 Ground: TypeAlias = Literal["recorded", "staging", "live"]
 """What trials run on: the recorded calls of the tasks, other servers of the APIs, or the APIs, only to be read."""
+_ANSWERS: tuple[Json, ...] = (None, "?")  # the second is right for nothing, but a check may accept any answer
 
 
 class ExamItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +119,6 @@ def exam_scenarios(items: Sequence[ExamItem]) -> list[Scenario]:
 
 def _set_name(kind: str, number: int) -> str:
     return f"{kind} ({number + 1})" if number else kind
-
-
-_ANSWERS: tuple[Json, ...] = (None, "?")  # the second is right for nothing, but a check may accept any answer
 
 
 async def solved_idly(

@@ -45,6 +45,9 @@ from trainer.run_job import Job
 
 _CHECK_CALLS = 200
 _UNKNOWN = Verdict(0, 1, ("what the APIs would have answered is not recorded",), known=False)
+EVENT = "staging.reset"
+_RESET_PAUSES = (1.0, 4.0)  # seconds before a reset that failed is tried again
+_REFERENCE = "secret:"
 
 
 class RecordedTrials:
@@ -152,9 +155,6 @@ class _Unreachable(httpx.AsyncBaseTransport):
         raise httpx.ConnectError("trials on recorded calls reach no network", request=request)
 
 
-EVENT = "staging.reset"
-
-
 class ResetError(Exception):
     """A reset failed. `again`: another attempt may succeed."""
 
@@ -205,9 +205,6 @@ class ResetMessage:
             raise ResetError(f"reset_url: {error}", again=True) from error
         if (problem := status_problem(status)) is not None:
             raise ResetError(f"reset_url: {problem}", again=status >= 500)
-
-
-_RESET_PAUSES = (1.0, 4.0)  # seconds before a reset that failed is tried again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,9 +326,6 @@ class ApiWorld:
 def _unreachable(gateway: Gateway) -> Verdict:
     """A server that is down says nothing about the policy."""
     return Verdict(0, 1, (f"a server cannot be reached: {gateway.unreachable}",), known=False)
-
-
-_REFERENCE = "secret:"
 
 
 async def staging_credentials(

@@ -37,6 +37,12 @@ from trainer.learning.batch import Batch, Sample, pad
 from trainer.learning.distributed import gather_full
 from trainer.learning.model import sampled_logits, sampled_logprobs
 
+_PROMPT = 384  # tokens of the prompt at most, its last: every server has room for them
+_ANSWER = 24  # greedy tokens of the adapter that follow it
+_CANDIDATES = 64  # the last tokens, from which the points that differ most are chosen
+_LIKELY = -7.0  # servers of lower precision are least exact for logprobs below this
+_ANOTHER = "Start from one that was made for this model, or from none (start=base)"
+
 
 class LogprobModel(nn.Module):
     """Where processes share the weights, every pass must go through this module, which gathers them."""
@@ -49,12 +55,6 @@ class LogprobModel(nn.Module):
         """log p of each sampled token, (N,), in row-major order; or the most likely token in each one's place."""
         base = cast(PreTrainedModel, self.model.get_base_model())  # with the LoRA layers in it
         return sampled_logits(base, batch).argmax(-1) if most_likely else sampled_logprobs(base, batch)
-
-
-_PROMPT = 384  # tokens of the prompt at most, its last: every server has room for them
-_ANSWER = 24  # greedy tokens of the adapter that follow it
-_CANDIDATES = 64  # the last tokens, from which the points that differ most are chosen
-_LIKELY = -7.0  # servers of lower precision are least exact for logprobs below this
 
 
 @torch.no_grad()
@@ -259,9 +259,6 @@ def _is_plain(layer: Any) -> bool:
         and layer.lora_B[name].bias is None
         and name not in layer.lora_variant
     )
-
-
-_ANOTHER = "Start from one that was made for this model, or from none (start=base)"
 
 
 def with_lora(

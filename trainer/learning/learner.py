@@ -41,6 +41,10 @@ from trainer.sage.loss import policy_loss
 _FIELD = "learning_rate"  # of a model's card
 _PRETRAINED = 1e-4  # a step of ten times as much takes a pretrained model out of what it samples
 _SUPERVISED = 1e-3  # of LoRA on demonstrations, which cannot run away from what they say
+_TRIES = 8  # of shortening a step
+_TOLERANCE = 1.1  # times the limit of its divergence
+_MEASURED = 16  # trajectories of a step whose KL is measured; a KL penalty needs all
+_NAME = "learner-{:05}.checkpoint"
 
 
 def with_learning_rate(settings: RunSettings, card: Mapping[str, Json]) -> RunSettings:
@@ -59,10 +63,6 @@ def with_learning_rate(settings: RunSettings, card: Mapping[str, Json]) -> RunSe
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
         raise InvalidError(f"the card of the model has {_FIELD}: {rate!r}, which is no rate: mend it, or set lr")
     return msgspec.structs.replace(settings, lr=float(rate))
-
-
-_TRIES = 8
-_TOLERANCE = 1.1
 
 
 @torch.no_grad()
@@ -103,9 +103,6 @@ class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int  # sampled ones that were learned from
     read_tokens: int  # these and the context between them
     samples: int  # sequences of tokens
-
-
-_MEASURED = 16  # trajectories of a step whose KL is measured; a KL penalty needs all
 
 
 class Learner:
@@ -364,9 +361,6 @@ def _moments_like(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Te
         key: shard_like(each, parameter) if each.shape == parameter.shape else each
         for key, each in moments.items()
     }
-
-
-_NAME = "learner-{:05}.checkpoint"
 
 
 class Checkpoints:

@@ -41,6 +41,15 @@ from app.model_server.device import check_memory, has_own_memory, report_exhaust
 from trainer.learning.batch import Batch, Sample, pad
 
 _LOSSES = {"cross_entropy": False, "fused_linear_cross_entropy": False}  # ours scores sampled tokens only
+_CHUNK_BYTES = {"cpu": 32 << 20}  # of logits at a time
+_CHUNK_BYTES_OF_OTHERS = 256 << 20
+_CHANGED = "_logits_are_changed"  # an attribute of models
+PACKED = "packed"
+_PROBE = "probe"  # in the place of a packing
+_KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+_KERNEL_HEAD = 256  # numbers in a head at most, and a multiple of 8
+ACTIVATION_BYTES = 5 << 28  # of a pass on a CPU, which gains nothing from longer ones
+_LENGTHS = (32, 96)  # tokens of the passes that are measured
 
 
 def use_liger(model: PreTrainedModel, device: torch.device) -> None:
@@ -54,11 +63,6 @@ def use_liger(model: PreTrainedModel, device: torch.device) -> None:
         apply_liger_kernel(model, dict(_LOSSES))
     except ImportError as error:
         raise InvalidError("the setting liger needs a package: pip install liger-kernel") from error
-
-
-_CHUNK_BYTES = {"cpu": 32 << 20}  # of logits at a time
-_CHUNK_BYTES_OF_OTHERS = 256 << 20
-_CHANGED = "_logits_are_changed"
 
 
 class ExactLogits(torch.autograd.Function):
@@ -182,12 +186,6 @@ def _bfloat16_products() -> Iterator[None]:
 def _rows_of_chunk(weight: Tensor) -> int:
     limit = _CHUNK_BYTES.get(weight.device.type, _CHUNK_BYTES_OF_OTHERS)
     return max(1, limit // (4 * weight.shape[0]))
-
-
-PACKED = "packed"
-_PROBE = "probe"  # in the place of a packing
-_KERNEL_DTYPES = (torch.bfloat16, torch.float16)
-_KERNEL_HEAD = 256  # numbers in a head at most, and a multiple of 8
 
 
 class Packing(NamedTuple):
@@ -467,10 +465,6 @@ def save_atomically(state: object, path: Path) -> None:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         temporary.unlink(missing_ok=True)
         raise StorageError(f"the checkpoint {path} could not be written: {error}") from error
-
-
-ACTIVATION_BYTES = 5 << 28  # of a pass on a CPU, which gains nothing from longer ones
-_LENGTHS = (32, 96)  # tokens
 
 
 def activation_bytes(logprobs: Callable[[Batch], Tensor], device: torch.device) -> int:

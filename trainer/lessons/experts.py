@@ -27,6 +27,22 @@ from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
 from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext
 
+_SENTENCES = {
+    "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
+    "look": ("I look at what the answer contains.", "What does the list look like?", "Check its shape."),
+    "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
+    "rows": ("Nothing matches: I look at some rows.", "What do rows look like?", "I check what the rows have."),
+    "again": ("There is no such name: I look again.", "I use a name that is listed.", "That name was wrong."),
+    "more": ("There are more operations: I read on.", "I look at the next page.", "What else is there?"),
+    "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
+    "done": ("Done.", "That is all.", "The task is complete."),
+}
+_CALLED = re.compile(r"\bapis\.(\w+)\.(\w+)\(")
+_PAGE = re.compile(r"^\[\d+ more: (apis\.api_docs\.show_signatures\(.+\))\]$", re.MULTILINE)
+_RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
+_LIMITS = RolloutLimits(turns=8, task_tokens=32_768)
+_OFFERED = 3
+
 
 class Script(Protocol):
     def next_turn(self, observations: Sequence[str]) -> str:
@@ -53,22 +69,6 @@ class ExpertEngine(RolloutHooks):
 
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
-
-_SENTENCES = {
-    "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
-    "look": ("I look at what the answer contains.", "What does the list look like?", "Check its shape."),
-    "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
-    "rows": ("Nothing matches: I look at some rows.", "What do rows look like?", "I check what the rows have."),
-    "again": ("There is no such name: I look again.", "I use a name that is listed.", "That name was wrong."),
-    "more": ("There are more operations: I read on.", "I look at the next page.", "What else is there?"),
-    "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
-    "done": ("Done.", "That is all.", "The task is complete."),
-}
-_CALLED = re.compile(r"\bapis\.(\w+)\.(\w+)\(")
-_PAGE = re.compile(r"^\[\d+ more: (apis\.api_docs\.show_signatures\(.+\))\]$", re.MULTILINE)
-_RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
-_LIMITS = RolloutLimits(turns=8, task_tokens=32_768)
-_OFFERED = 3
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

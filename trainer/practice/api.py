@@ -32,6 +32,11 @@ from trainer.practice.environments import Practice, PracticeEnvironment, practic
 from trainer.run_job import Job
 
 ApiName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}(?!\n)$")]
+_SECONDS: Final = 300.0  # of all calls for samples
+_CALL_SECONDS: Final = 30.0  # of one
+_READER_SECONDS: Final = 1_800.0  # on the clock: training may leave it little of the machine
+_SAMPLES = "samples.msgpack"
+_SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 def load_environment(*, api: ApiName) -> "PracticeChoice":
@@ -49,11 +54,6 @@ class PracticeChoice(msgspec.Struct, frozen=True):
 
     def open(self, scenario: Scenario, task: Task) -> AbstractAsyncContextManager[World]:
         raise AssertionError(f"{task} of {scenario} came from elsewhere")
-
-
-_SECONDS: Final = 300.0  # of calls
-_CALL_SECONDS: Final = 30.0
-_READER_SECONDS: Final = 1_800.0  # on the clock: training may leave it little of the machine
 
 
 async def read_samples(job: Job, sessions: Sessions, api: str) -> Mapping[str, Json]:
@@ -86,10 +86,6 @@ async def read_samples(job: Job, sessions: Sessions, api: str) -> Mapping[str, J
             call_seconds=_CALL_SECONDS,
         )
         return (await read_real_api(real))()
-
-
-_SAMPLES = "samples.msgpack"
-_SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 async def keep_samples(job: Job, sessions: Sessions, api: str) -> None:

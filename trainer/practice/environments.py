@@ -65,6 +65,26 @@ _ROLES: Final = {
     "list": "read", "get": "read", "create": "create", "replace": "change", "update": "change", "act": "change",
     "delete": "delete", "clear": "delete",
 }  # fmt: skip
+TASKS: Final = 3  # of a scenario
+_NOW: Final = datetime(2026, 6, 1, 9, tzinfo=UTC)
+_MANY: Final = (23, 32)  # records, so that a list has several pages
+_OFTEN: Final = 0.25  # of scenarios have so many
+_THIN: Final = 0.5  # of scenarios have lists that show less than the items do
+_RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
+_SHOWN: Final = 200  # operations of an API
+_ITEMS: Final = 12  # that are read by themselves before a task is made of them
+_CHOICES: Final = 6  # scenarios, of which the mix chooses one
+_TRIES: Final = 6  # of other details for a form, and of other forms
+_GOALS: Final[Mapping[Goal, float]] = {
+    "count": 2, "list": 1.5, "sum": 0.5, "most": 0.7, "least": 0.7, "read": 3, "create": 4, "ensure": 0.7,
+    "change": 4, "act": 2, "delete": 2, "check": 0.7, "link": 1.5, "unlink": 0.5, "add": 1, "drop": 0.5,
+}  # fmt: skip
+_BY: Final[Mapping[By, float]] = {"text": 3, "where": 1.5, "all": 1, "id": 0.7, "only": 1}
+_HARDER: Final = 0.25  # as often as else: two conditions, and all but one
+_OF_OTHERS: Final = 0.6  # as often as else: those that link to a record
+_WORLD: Final = re.compile(
+    rf"practice-({'|'.join(get_args(Split))})-(\d{{1,12}})-([01])-([0-{TASKS - 1}])(-x\w+)?"
+)
 
 
 class RealTask(msgspec.Struct, frozen=True):
@@ -158,28 +178,6 @@ def _fields(made: Modelled, call: Call) -> Iterator[str]:
     for each in made.operation.parameters:
         if each.place == "body" and call.arguments.get(each.name) is not None:
             yield each.wire_name
-
-
-TASKS: Final = 3  # of a scenario
-_NOW: Final = datetime(2026, 6, 1, 9, tzinfo=UTC)
-_MANY: Final = (23, 32)  # records, so that a list has several pages
-_OFTEN: Final = 0.25  # of scenarios have so many
-_THIN: Final = 0.5  # of scenarios have lists that show less than the items do
-_RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
-_SHOWN: Final = 200  # operations
-_ITEMS: Final = 12  # that are read by themselves before a task is made of them
-_CHOICES: Final = 6  # scenarios, of which the mix chooses one
-_TRIES: Final = 6  # of other details for a form, and of other forms
-_GOALS: Final[Mapping[Goal, float]] = {
-    "count": 2, "list": 1.5, "sum": 0.5, "most": 0.7, "least": 0.7, "read": 3, "create": 4, "ensure": 0.7,
-    "change": 4, "act": 2, "delete": 2, "check": 0.7, "link": 1.5, "unlink": 0.5, "add": 1, "drop": 0.5,
-}  # fmt: skip
-_BY: Final[Mapping[By, float]] = {"text": 3, "where": 1.5, "all": 1, "id": 0.7, "only": 1}
-_HARDER: Final = 0.25  # as often as else: two conditions, and all but one
-_OF_OTHERS: Final = 0.6  # as often as else: those that link to a record
-_WORLD: Final = re.compile(
-    rf"practice-({'|'.join(get_args(Split))})-(\d{{1,12}})-([01])-([0-{TASKS - 1}])(-x\w+)?"
-)
 
 
 class NothingToPractiseError(InvalidError):

@@ -34,12 +34,16 @@ _OWN_FORMS: Final = word_set(
 """Formats and ends of names whose texts have a form of their own: nobody's e-mail address is a title."""
 _FOREIGN: Final = ("Überblick", "Café", "Größe", "Señal", "Žluťoučký", "Обзор", "报告", "Résumé", "Ærø")
 _PATHS: Final = ("prices", "news", "docs/start.html", "a/b", "offers", "feed.xml")
-_TRIES: Final = 8
+_TRIES: Final = 8  # of another text
 _TEXTS: Final = 3  # of a list, at most
 _HOSTS: Final = (
     "shop.example.net", "docs.example.com", "news.example.net", "status.example.com", "blog.example.net",
     "data.example.com", "jobs.example.net",
 )  # fmt: skip
+_OPPOSITES: Final[Mapping[Test, Test]] = {"more": "less", "less": "more", "before": "after", "after": "before"}
+_PAGES: Final = 40  # of a list that are read
+_LEFT: Final = 3  # records that stay where some are taken away
+_WORDS: Final = ("draft", "urgent", "2027", "copy", "annex", "café", "north")
 
 
 def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
@@ -140,10 +144,6 @@ _FORMS: Final[tuple[Callable[[Random], str], ...]] = (
 Values = dict[str, Json]
 """The details of one task, in the order of the program's parameters."""
 V = TypeVar("V")
-
-_OPPOSITES: Final[Mapping[Test, Test]] = {"more": "less", "less": "more", "before": "after", "after": "before"}
-_PAGES: Final = 40  # of a list that are read
-_LEFT: Final = 3  # records that stay where some are taken away
 
 
 class UnfitError(Exception):
@@ -858,6 +858,3 @@ class _Fit:
         """The records of the place that the task is about."""
         form = msgspec.structs.replace(self._form, where=None, also=None, but="")
         return chosen_records(form, self._reach, self._double.state, values, by="all")
-
-
-_WORDS: Final = ("draft", "urgent", "2027", "copy", "annex", "café", "north")

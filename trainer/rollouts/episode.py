@@ -32,6 +32,8 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.provenance import manifests_of
 from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
 
+GROUP = "sage.experts"
+
 
 class AdapterEngine(Engine, Protocol):
     """An engine that loads adapters: the client of the model servers, or the trainer's own engine."""
@@ -167,7 +169,6 @@ def _gateway(world: World, calls: int) -> Gateway:
     )
 
 
-GROUP = "sage.experts"
 OpenModel: TypeAlias = Callable[[], AbstractAsyncContextManager[ChatModel]]
 
 

@@ -26,11 +26,13 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.similarity import NgramIndex
 from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split
-from trainer.rewards import chain_step
+from trainer.rewards import chain_step, scored_rollout
 from trainer.rollouts.episode import Chain, Episode, EpisodeRunner, LibraryFactory, Mix
 from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
-from trainer.sage.reward import ChainStep, Reward, RewardRule, known_rewards, with_use_values
+from trainer.sage.reward import ChainStep, RewardRule, known_rewards, with_use_values
+
+log = structlog.get_logger()
 
 _MOST = 500  # skills to draw from, the newest
 
@@ -89,9 +91,6 @@ def crowded(found: Sequence[Offer], crowd: Sequence[Offer], limit: int, rng: Ran
     for each in [offer for offer in crowd if offer.name not in names][: max(0, limit - len(found))]:
         offers.insert(rng.randint(0, len(offers)), each)
     return offers
-
-
-log = structlog.get_logger()
 
 
 class ChainRollout(msgspec.Struct, frozen=True):
@@ -176,10 +175,16 @@ def _scored_group(
     """
     placed = [(position, episode) for episodes in chains for position, episode in enumerate(episodes)]
     steps = iter(with_use_values([_step(episode) for _, episode in placed], [position for position, _ in placed]))
-    return [
-        _scored(scenario, episodes, known_rewards(rule, [next(steps) for _ in episodes]), group)
-        for episodes in chains
-    ]
+    rollouts = []
+    for episodes in chains:
+        rewards = known_rewards(rule, [next(steps) for _ in episodes])
+        scored = tuple(
+            scored_rollout(episode.trajectory, reward, group, position)
+            for position, (episode, reward) in enumerate(zip(episodes, rewards, strict=True))
+            if reward is not None
+        )
+        rollouts.append(ChainRollout(scenario, tuple(episodes), scored))
+    return rollouts
 
 
 def _step(episode: Episode) -> ChainStep:
@@ -191,24 +196,6 @@ def _step(episode: Episode) -> ChainStep:
         creditable=episode.creditable,
         known=verdict.known,
     )
-
-
-def _scored(
-    scenario: Scenario, episodes: Sequence[Episode], rewards: Sequence[Reward | None], group: str
-) -> ChainRollout:
-    scored = tuple(
-        ScoredRollout(
-            trajectory=episode.trajectory,
-            reward=reward.total,
-            score=reward.score,
-            bonus=reward.bonus,
-            group=group,
-            position=position,
-        )
-        for position, (episode, reward) in enumerate(zip(episodes, rewards, strict=True))
-        if reward is not None
-    )
-    return ChainRollout(scenario, tuple(episodes), scored)
 
 
 def draw_chains(environment: Environment, split: Split, settings: RunSettings, step: int) -> list[Chain]:

@@ -38,6 +38,10 @@ from trainer.experience import TaskKinds, read_held_out
 from trainer.practice.api import PracticeChoice, open_practice
 from trainer.run_job import Job, RunProgress
 
+_TRAINING = 500  # kinds of tasks that rollouts draw from
+_SHARE = 0.9  # of an API's operations that the environment must have by name
+_WORLDS = 20  # that are opened to see its operations: the names may differ between them
+
 
 class PastOperations:
     """The operations of earlier releases of a project, compared with those of its active one."""
@@ -69,9 +73,6 @@ def _shapes(catalog: Catalog) -> dict[str, str]:
     """By "app.operation"."""
     apps = with_builtins(catalog).apps.values()
     return {f"{app.name}.{name}": shape for app in apps for name, shape in shapes(app).items()}
-
-
-_TRAINING = 500  # kinds that rollouts draw from
 
 
 class RunEnvironment(msgspec.Struct, frozen=True):
@@ -294,9 +295,6 @@ async def _items(
 def _task(task: NewExamTask, project: str) -> Task:
     return Task(task.task_id or uuid4(), task.instruction, project, task.scenario, task.variables)
 
-
-_SHARE = 0.9  # of an API's operations that the environment must have by name
-_WORLDS = 20  # that are opened: the names may differ between them
 
 _Names: TypeAlias = Mapping[str, Collection[Collection[str]]]
 """Of each API, for each operation the names that it is known by."""

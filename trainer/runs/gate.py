@@ -36,6 +36,9 @@ from trainer.evaluation.gate_decision import GateDecision, GateRules, check_refe
 from trainer.evaluation.local import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.run_job import RunProgress
 
+_CHECKS = "make an exam with more tasks that have a check (POST /v1/exams)"
+_LIVE_TASKS_DECIDE = "Recorded calls show no gain on tasks that were never solved: live tasks decide (gate=canary)"
+
 
 class _Ground(msgspec.Struct, frozen=True):
     """The words for what trials run on."""
@@ -45,7 +48,6 @@ class _Ground(msgspec.Struct, frozen=True):
     advice: str = "name an environment with more scenarios"
 
 
-_CHECKS = "make an exam with more tasks that have a check (POST /v1/exams)"
 _GROUNDS = {
     "recorded": _Ground(
         "without a record that solved it by today's operations",
@@ -155,9 +157,6 @@ async def _loads(sessions: Sessions, evaluator: Evaluator, release: tables.Relea
     except (AdapterError, EngineRefusalError):
         return False
     return True
-
-
-_LIVE_TASKS_DECIDE = "Recorded calls show no gain on tasks that were never solved: live tasks decide (gate=canary)"
 
 
 class CandidateAdapter(msgspec.Struct, frozen=True, kw_only=True):

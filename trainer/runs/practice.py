@@ -24,7 +24,6 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace as structs_replace
 
 from app.agent.prompts import choose_profile
 from app.apis.catalog import with_builtins
@@ -80,7 +79,16 @@ REHEARSED = "gym"  # the environment, and its expert
 _EVERY = 4  # batches, one of them is rehearsed
 _BATCH = 8  # scenarios at a time, each batch a file
 _WITHHELD = 0.45  # of tasks are offered no skill: what serves at first has none
-_IN_VAIN = 48  # tasks
+_IN_VAIN = 48  # tasks of which none was demonstrated right
+_TASKS = 500  # the newest of the project, by which the mix begins
+_USED = 2  # further tasks that were solved with a skill, at least
+_OFFERED = 20  # skills of a run, at most
+_KEPT = 2_000  # skills in memory, the newest
+_RATE: Final = 1e-3  # of the supervised steps, at its highest
+_STEP_TOKENS: Final = 4096  # of a supervised step, at most
+_ROUNDS: Final = 100_000  # the hours end them
+_MOST_LOST: Final = 2.0  # points of tasks that are rehearsed, unless more may be luck
+_REASONS: Final = 200  # of what could not be practised that are kept
 
 
 class Demonstrations(msgspec.Struct):
@@ -170,9 +178,6 @@ async def _play(expert: Expert, scenario: Scenario, tokenizer: ChatTokenizer) ->
     return Demonstrations(samples, kept, tasks, dict(dropped))
 
 
-_TASKS = 500  # the newest
-
-
 class Steering:
     """The mix of a run's environment, kept in its directory between its attempts: those after the last two steps,
     as an attempt that is killed may have noted a step that the next one repeats.
@@ -217,18 +222,13 @@ async def asked_of(sessions: Sessions, project_id: UUID, practice: Practice) -> 
         scores = {each.id: each.score for each in ended if each.executed}
         async for each in experience.trajectories(session, list(scores)):
             calls = tuple(
-                structs_replace(call, result=None, response=None)  # 500 tasks are in memory
+                msgspec.structs.replace(call, result=None, response=None)  # 500 tasks are in memory
                 for call in each.calls
                 if call.api.partition(".")[0] == model.app.name
             )
             score = scores[each.task.id]
             tasks.append(RealTask(calls, failed=score is not None and score < GOOD))
     return Mix.of(model, tasks, practice.presentation)
-
-
-_USED = 2  # further tasks that were solved with it, at least
-_OFFERED = 20  # of a run, at most
-_KEPT = 2_000  # in memory, the newest
 
 
 class PractisedSkill(msgspec.Struct):
@@ -313,13 +313,6 @@ async def offer_skills(
             for each in fitting[:_OFFERED]
         ]
         return [{"id": str(row.id), "name": row.name, "version": row.version, "state": row.state} for row in rows]
-
-
-_RATE: Final = 1e-3  # of the supervised steps, at its highest
-_STEP_TOKENS: Final = 4096  # of a supervised step, at most
-_ROUNDS: Final = 100_000  # the hours end them
-_MOST_LOST: Final = 2.0  # points of tasks there, unless more may be luck
-_REASONS: Final = 200  # of what could not be practised that are kept
 
 
 async def sample_api(job: Job, progress: RunProgress, sessions: Sessions) -> None:

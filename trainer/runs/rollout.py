@@ -37,6 +37,7 @@ from trainer.runs.start import probe_prompt
 from trainer.sage.advantages import AdvantagedRollout, ScoredRollout, compute_advantages
 
 _LOW_WRITE_RATE = 0.2
+log = structlog.get_logger(__name__)
 
 
 def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]:
@@ -119,9 +120,6 @@ def warnings_of(metrics: dict[str, Json]) -> list[str]:
     if metrics.get("write_rate", 1.0) < _LOW_WRITE_RATE:
         warnings.append(f"functions are rarely written ({metrics['write_rate']:.0%} of tasks)")
     return warnings
-
-
-log = structlog.get_logger(__name__)
 
 
 async def report_step(progress: RunProgress, index: int, total: int, metrics: dict[str, Json]) -> None:

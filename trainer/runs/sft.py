@@ -40,7 +40,9 @@ from trainer.runs.start import probe_prompt, record_start
 from trainer.sft.chats import asked, prompt_lines, read_records
 from trainer.sft.samples import build_samples, hosted_samples
 
-_FILE = "sft.data"
+_FILE, _EXAMPLES_FILE, _CHECKPOINT = "sft.data", "sft.examples", "sft.checkpoint"
+_WARMUP = 50  # steps at most, and at most a tenth of all
+MEASURED_STEPS = 4  # after which the number of steps can be decided
 
 
 async def fetch_data(job: Job, sessions: Sessions, max_bytes: int = MAX_BYTES) -> Path:
@@ -92,9 +94,6 @@ def _download(url: str, target: Path, max_bytes: int) -> None:
 def _target(job: Job) -> Path:
     job.directory.mkdir(parents=True, exist_ok=True)
     return job.directory / _FILE
-
-
-_EXAMPLES_FILE = "sft.examples"
 
 
 class SftExamples(msgspec.Struct, frozen=True):
@@ -191,9 +190,6 @@ def _is_held_out(record: ChatRecord, held_out: HeldOutTasks) -> bool:
     return held_out.holds(*asked(record)) or any(map(held_out.resembles, prompt_lines(record)))
 
 
-_WARMUP = 50  # steps at most, and at most a tenth of all
-_CHECKPOINT = "sft.checkpoint"
-MEASURED_STEPS = 4  # after which the number of steps can be decided
 Report: TypeAlias = Callable[[SftStep], Awaitable[None]]
 
 

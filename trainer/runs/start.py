@@ -34,6 +34,10 @@ from trainer.rollouts.stack import engine_count
 from trainer.run_job import Job, RunProgress
 
 _FILE = "start"  # in the run's directory: the hash of the adapter, or the base model
+_ROLLOUT_ADAPTERS = 2  # of the present step and the one before
+_ADVICE = "lower SAGE_TRAIN_PROCESSES or SAGE_ENGINE_KV_MB, or set gradient_checkpointing"
+_PROBED = Task(UUID(int=0), "Find the mails that came in today, and answer how many there are.")
+_APPS = (ListedApp("mail", "Mails that were received and sent"),)
 
 
 async def find_start(job: Job, sessions: Sessions) -> Path | None:
@@ -108,10 +112,6 @@ def recorder(
     return record
 
 
-_ROLLOUT_ADAPTERS = 2  # of the present step and the one before
-_ADVICE = "lower SAGE_TRAIN_PROCESSES or SAGE_ENGINE_KV_MB, or set gradient_checkpointing"
-
-
 def check_run_memory(
     settings: RunSettings, deployment: Settings, device: torch.device, *, runs: int = 1, advice: str = _ADVICE
 ) -> None:
@@ -153,14 +153,11 @@ def run_need(settings: RunSettings, deployment: Settings, device: torch.device) 
     )
 
 
-_SHARE = 2
-
-
 def leave_cpus_to_serving() -> None:
     """Training uses half of the CPUs. Threads that wait for each other on busy CPUs cost more than they gain: an
     update with one thread too many took ten times as long.
     """
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
 
 def open_run_learner(job: Job, start: Path | None, device: torch.device) -> AbstractContextManager[Learner]:
@@ -181,12 +178,8 @@ def open_run_learner(job: Job, start: Path | None, device: torch.device) -> Abst
     return open_learner(spec, team)
 
 
-_TASK = Task(UUID(int=0), "Find the mails that came in today, and answer how many there are.")
-_APPS = (ListedApp("mail", "Mails that were received and sent"),)
-
-
 def probe_prompt(deployment: Settings) -> tuple[int, ...]:
     """Token ids up to the policy's first answer. Raises ModelError for a model without a chat template."""
     tokenizer = ChatTokenizer.load(deployment.model_dir, deployment.template_kwargs)
     profile = choose_profile(deployment.prompt_profile, tokenizer.card)
-    return Chat(tokenizer, profile.opening(_TASK, (), _APPS)).prompt().ids
+    return Chat(tokenizer, profile.opening(_PROBED, (), _APPS)).prompt().ids

@@ -23,6 +23,9 @@ from app.runs.chat_lines import ChatRecord, from_line
 from trainer.atomic_write import write_atomically
 
 _LINES = 200  # of a prompt, that are read at its beginning and at its end
+NO_TURN = "it ended before its first turn"
+HELD_SECRETS = "the policy read or wrote a secret"
+UNKNOWN_PROFILE = "its prompt profile is not known here"
 
 
 def record_of(
@@ -103,11 +106,6 @@ def read_records(path: Path, name: str = "") -> list[ChatRecord]:
     if not records:
         raise InvalidError(f"{name} holds no conversation: it needs one JSON object per line")
     return records
-
-
-NO_TURN = "it ended before its first turn"
-HELD_SECRETS = "the policy read or wrote a secret"
-UNKNOWN_PROFILE = "its prompt profile is not known here"
 
 
 class ExportFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,15 @@ from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext, Open
 from trainer.sft.chats import record_of, to_line
 
 _PROBE = "probe"
+_FIRST = 2  # tasks of a scenario that must succeed, so that the skills the second used are good ones
+UNTOKENIZABLE = "an answer has no tokens of the policy"
+LIMITS = RolloutLimits(turns=20, turn_tokens=100_000, task_tokens=1_000_000, seconds=7200)
+"""Only turns are limited tightly: the endpoint counts tokens of its own, and may be slow."""
+REMEDIES = Remedies(
+    key="name the variable that holds a good one, of an expert with --api-key-env",
+    model="correct the option model or url",
+    slow="raise --timeout, or lower --at-once",
+)
 
 
 class UntokenizableError(InvalidError):
@@ -89,7 +98,6 @@ def _differing(text: str, back: str) -> str:
 
 
 KeepRule: TypeAlias = Literal["chain", "task"]
-_FIRST = 2  # tasks of a scenario that must succeed, so that the skills the second used are good ones
 
 
 class RejectReason(StrEnum):
@@ -204,7 +212,6 @@ class CollectionJournal:
             self.entries[entry.index] = entry
 
 
-UNTOKENIZABLE = "an answer has no tokens of the policy"
 Play = Callable[[Scenario, float], Awaitable[list[Episode]]]
 """One pass over the tasks of a scenario, at a temperature."""
 
@@ -342,16 +349,6 @@ async def collect(
             finally:
                 journal.close()
     return journal.finish()
-
-
-LIMITS = RolloutLimits(turns=20, turn_tokens=100_000, task_tokens=1_000_000, seconds=7200)
-"""Only turns are limited tightly: the endpoint counts tokens of its own, and may be slow."""
-
-REMEDIES = Remedies(
-    key="name the variable that holds a good one, of an expert with --api-key-env",
-    model="correct the option model or url",
-    slow="raise --timeout, or lower --at-once",
-)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from trainer.sft.collection import answer_ids
 TOO_LONG = "longer than the model's context"
 FAILED = "without an answer whose code worked"
 _OUTCOMES = frozenset(RunStop)  # a column of other programs may have the same name
+_OUTPUT, _ERROR = "Output:\n", "Error:\n"
 
 
 class SftSamples(msgspec.Struct, frozen=True):
@@ -113,9 +114,6 @@ def _numbered(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list
         return samples_of(record, tokenizer)
     except (InvalidError, ModelError) as error:
         raise InvalidError(f"conversation {number}: {error}") from error
-
-
-_OUTPUT, _ERROR = "Output:\n", "Error:\n"
 
 
 def hosted_samples(

@@ -43,6 +43,12 @@ from trainer.run_job import run_directory, runs_directory
 from trainer.worker.run_files import LogCopy, clear_ended
 
 log = structlog.get_logger(__name__)
+_RECONCILE_SECONDS = 2.0
+_CLEAR_SECONDS = 30.0
+_REST = 20  # times what a round of schedules took
+TRAIN_COMMAND = python_module("trainer.worker.run_process")
+_POLL_SECONDS = 0.2
+_START_SECONDS = 120.0  # until the first sign of life of a run
 
 
 class EnvironmentReport:
@@ -76,9 +82,6 @@ def _info(registration: EntryPoint) -> EnvironmentInfo | None:
 
 
 Notify = Callable[[UUID], None]
-
-_CLEAR_SECONDS = 30.0
-_REST = 20  # times what a round of schedules took
 
 
 class QueueReconciler:
@@ -181,11 +184,6 @@ async def wake_idle(sessions: Sessions, servers_that_sleep: Sequence[str]) -> No
             await asyncio.to_thread(wake_servers, servers_that_sleep)
 
 
-TRAIN_COMMAND = python_module("trainer.worker.run_process")
-_POLL_SECONDS = 0.2
-_START_SECONDS = 120.0  # until its first sign of life
-
-
 def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
     """Execute a queued run in a process of its own, terminated if `is_stopping`. Blocks until that has ended."""
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
@@ -278,9 +276,6 @@ async def _settle(run_id: UUID, owner: str, settings: Settings, *, died: bool) -
         if died:
             async with database.sessions.begin() as session:
                 await runs.expire(session, run_id, owner)
-
-
-_RECONCILE_SECONDS = 2.0
 
 
 def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:

@@ -22,6 +22,8 @@ from trainer.atomic_write import write_atomically
 
 _LOG = "log"
 _PROJECT = "project"  # the id of the run's, by which it is known once its row is gone
+_MOST = 64 * 1024  # bytes of a log
+_SECONDS = 5.0  # between two copies of it while the run goes on
 
 
 def note_project(directory: Path, project_id: UUID) -> None:
@@ -81,10 +83,6 @@ def _is_id(name: str) -> bool:
         return str(UUID(name)) == name
     except ValueError:
         return False
-
-
-_MOST = 64 * 1024  # bytes
-_SECONDS = 5.0  # between two copies while the run goes on
 
 
 class LogCopy:

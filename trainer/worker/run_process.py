@@ -45,6 +45,10 @@ log = structlog.get_logger(__name__)
 
 _BEAT_SECONDS = 0.5  # at most; also the delay until a cancellation is seen
 LOST, HANDED_BACK = 3, 4  # exit codes
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_TEXTS = ("No space left on device", "Disk quota exceeded")  # of torch and safetensors
+_MAX_LENGTH = 2000  # characters of a failure
+_RETRY_SECONDS = 1.0  # between two attempts to write how a run ended
 
 
 class RunLease(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,14 +164,6 @@ class Heartbeat:
             os._exit(code)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FULL_TEXTS = (
-    "No space left on device",
-    "Disk quota exceeded",
-)  # of torch and safetensors
-_MAX_LENGTH = 2000  # characters
-
-
 def describe_failure(error: BaseException, directory: Path) -> str:
     """Describe an error in one line; `directory` is the run's.
 
@@ -212,9 +208,6 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _place(error: BaseException, directory: Path) -> str:
     named = getattr(error, "filename", None)
     return str(Path(named).parent if isinstance(named, str) else directory)
-
-
-_RETRY_SECONDS = 1.0  # between two attempts to write how a run ended
 
 
 def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
