@@ -153,8 +153,13 @@ async def open_run_environment(
     records = [item.record for item in (*material.exam, *material.training) if item.record is not None]
     async with open_trials(found.on, job, sessions, material.apis, records) as trials:
         opened = _opened(found, material, trials)
-        if job.settings.kind is RunKind.ROLLOUT and not opened.training["drawn_from"]:
-            raise InvalidError(_nothing_to_train_on(opened.training, found))
+        if job.settings.kind is RunKind.ROLLOUT and not opened.drawn_from:
+            counts = ", ".join(f"{count} {reason}" for reason, count in opened.training["dropped"].items())
+            raise InvalidError(
+                f"no tasks to roll out with on={found.on}, of {opened.training['tasks']} that are scored "
+                f"({counts or 'none'}): have tasks of other kinds than those of the project's exams scored, with "
+                "checks"
+            )
 
         async def check() -> RunEnvironment:
             judged = [item for item in material.exam if trials.can_judge(item)]
@@ -171,6 +176,7 @@ def _opened(
     judged = [item for item in material.exam if trials.can_judge(item)]
     examined = [item for item in judged if item.task.id not in idle]
     training = [item for item in material.training if trials.can_judge(item)]
+    dropped = {"held_out": material.held_out, "not_judged": len(material.training) - len(training)}
     scenarios, kinds = len(exam_scenarios(material.exam)), {item.kind for item in material.exam}
     about: dict[str, Json] = {
         "name": choice.name,
@@ -189,27 +195,12 @@ def _opened(
         ExamEnvironment(examined, training, trials),
         own=True,
         about={"exam": about},
-        training=_training_data(material, len(training)),
+        training={
+            "tasks": material.held_out + len(material.training),
+            "drawn_from": len(training),
+            "dropped": {name: count for name, count in dropped.items() if count},
+        },
         drawn_from=tuple(item.task.id for item in training),
-    )
-
-
-def _training_data(material: "_Material", kept: int) -> dict[str, Json]:
-    """How many of the scored tasks rollouts draw from, as the result of a run shows it."""
-    dropped = {"held_out": material.held_out, "not_judged": len(material.training) - kept}
-    tasks = material.held_out + len(material.training)
-    return {
-        "tasks": tasks,
-        "drawn_from": kept,
-        "dropped": {name: count for name, count in dropped.items() if count},
-    }
-
-
-def _nothing_to_train_on(data: Mapping[str, Json], choice: ExamChoice) -> str:
-    counts = ", ".join(f"{count} {reason}" for reason, count in data["dropped"].items())
-    return (
-        f"no tasks to roll out with on={choice.on}, of {data['tasks']} that are scored ({counts or 'none'}): "
-        "have tasks of other kinds than those of the project's exams scored, with checks"
     )
 
 
@@ -232,7 +223,10 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         except NotFoundError as error:
             which = f"{choice.name!r}" + (f" with the digest {choice.digest}" if choice.digest else "")
             raise InvalidError(f"the project {job.project} has no exam {which}: {_how(choice)}") from error
-        examined = [_new(row) for row in await exams.tasks_of(session, exam.id)]
+        rows = await exams.tasks_of(session, exam.id)
+        examined = [
+            NewExamTask(**{name: getattr(row, name) for name in NewExamTask.__struct_fields__}) for row in rows
+        ]
         held_out = await read_held_out(session, job.project_id, job.settings.environment)
         logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
         training = [each for each in logged if _task(each, job.project) not in held_out]
@@ -241,14 +235,13 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         size = (await exams.of(session, [exam.id]))[exam.id]
         past = PastOperations(sessions, await releases.get(session, served.release))
         items = await _items(session, [*examined, *training], job.project, past)
-    held_back = len(logged) - len(training)
     return _Material(
         version=exam.version,
         digest=exam.digest,
         learned=size.learned,
         exam=items[: len(examined)],
         training=items[len(examined) :],
-        held_out=held_back,
+        held_out=len(logged) - len(training),
         apis=apis,
     )
 
@@ -259,10 +252,6 @@ def _how(choice: ExamChoice) -> str:
     if choice.name == OWN_WORK:
         return "set holdout_percent in its settings, and have tasks scored"
     return "make it with POST /v1/exams"
-
-
-def _new(row: tables.ExamTask) -> NewExamTask:
-    return NewExamTask(**{name: getattr(row, name) for name in NewExamTask.__struct_fields__})
 
 
 async def _items(
@@ -308,34 +297,23 @@ async def check_coverage(job: Job, sessions: Sessions, found: RunEnvironment | N
     """
     if found is None or found.own or not job.settings.gate_scenarios or job.settings.foreign_exam:
         return
-    own = _names(await _catalog(sessions, job.project_id))
+    async with sessions() as session:
+        documents = [await api_document(session, row) for row in await apis.of_project(session, job.project_id)]
+    own = {
+        app.name: [{each.name, *each.former_names} for each in app.operations.values()]
+        for app in (await Catalogs(sessions).of(documents)).apps.values()
+    }
     if lacking := await _lacking(found.environment, own):
+        advice = (
+            "name another environment, or set foreign_exam=true to examine releases there all the same"
+            if job.settings.kind is RunKind.EXAM
+            else "set gate_scenarios=0 and try the candidate as a canary (gate=canary does by itself), or "
+            "foreign_exam=true to let the gate decide all the same"
+        )
         raise InvalidError(
             f"the environment {job.settings.environment} has {', and '.join(lacking)}, so its evaluation says "
-            f"nothing about what the project {job.project} does there: {_advice(job)}"
+            f"nothing about what the project {job.project} does there: {advice}"
         )
-
-
-def _advice(job: Job) -> str:
-    if job.settings.kind is RunKind.EXAM:
-        return "name another environment, or set foreign_exam=true to examine releases there all the same"
-    return (
-        "set gate_scenarios=0 and try the candidate as a canary (gate=canary does by itself), or "
-        "foreign_exam=true to let the gate decide all the same"
-    )
-
-
-async def _catalog(sessions: Sessions, project_id: UUID) -> Catalog:
-    async with sessions() as session:
-        documents = [await api_document(session, row) for row in await apis.of_project(session, project_id)]
-    return await Catalogs(sessions).of(documents)
-
-
-def _names(catalog: Catalog) -> _Names:
-    return {
-        app.name: [{each.name, *each.former_names} for each in app.operations.values()]
-        for app in catalog.apps.values()
-    }
 
 
 async def _lacking(environment: Environment, own: _Names) -> list[str]:

@@ -33,11 +33,9 @@ class Sheet(msgspec.Struct):
 
     spent: dict[Stage, float] = {}  # seconds
     collected: bool = False  # all demonstrations
-    demonstrations: int = (
-        0  # kept, once all are collected, of how many that were tried, and why others were dropped
-    )
+    demonstrations: int = 0  # kept, once all are collected
     tried: int = 0
-    dropped: dict[str, int] = {}
+    dropped: dict[str, int] = {}  # why others were
     step_seconds: list[float] = []  # of the first supervised steps
     steps: int = 0  # supervised, once their speed is known
     taught: str = ""  # the adapter after them
@@ -110,12 +108,10 @@ class Hours:
 
     def add_round(self, tasks: int, rollout_seconds: float, seconds: float) -> None:
         """A round of rollouts and its update is done."""
-        sheet = self.sheet
-        sheet.rounds, sheet.rolled_out = sheet.rounds + 1, sheet.rolled_out + tasks
-        sheet.rollout_seconds, sheet.round_seconds = (
-            sheet.rollout_seconds + rollout_seconds,
-            sheet.round_seconds + seconds,
-        )
+        self.sheet.rounds += 1
+        self.sheet.rolled_out += tasks
+        self.sheet.rollout_seconds += rollout_seconds
+        self.sheet.round_seconds += seconds
         self.save()
 
     def is_left_for_round(self, most: int) -> bool:

@@ -396,16 +396,7 @@ async def _taught(
     tokens = min(_STEP_TOKENS, job.settings.micro_batch_tokens)
     epoch = epoch_steps(found.samples, tokens, job.settings.seed)
     settings = msgspec.structs.replace(job.settings, steps=epoch, lr=_RATE, micro_batch_tokens=tokens)
-    spec = SftSpec(
-        samples=found.samples,
-        settings=settings,
-        base=job.deployment.model_dir,
-        base_name=job.deployment.served_model,
-        start=start,
-        directory=job.directory,
-        adapters=directory,
-        dtype=job.deployment.train_dtype,
-    )
+    spec = msgspec.structs.replace(SftSpec.of(job, found.samples, start), settings=settings, adapters=directory)
     shown = PracticeProgress(progress, hours, "supervised")
 
     async def report(step: SftStep, seconds: float) -> None:

@@ -28,7 +28,7 @@ from trainer.evaluation.local import task_result
 from trainer.evaluation.metrics import TaskResult
 from trainer.experience import LoggedExperience
 from trainer.learning.adapter import PublishedAdapter, TrainingOutput
-from trainer.learning.learner import Checkpoints, Learner, UpdateStats
+from trainer.learning.learner import Checkpoints, Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, Crowd, CrowdSkill, GroupCollector, draw_chains
 from trainer.rollouts.stack import RolloutStack, open_stack
@@ -36,8 +36,9 @@ from trainer.run_job import Job, RunProgress
 from trainer.runs.start import probe_prompt
 from trainer.sage.advantages import AdvantagedRollout, ScoredRollout, compute_advantages
 
-_LOW_WRITE_RATE = 0.2
 log = structlog.get_logger(__name__)
+
+_LOW_WRITE_RATE = 0.2
 
 
 def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]:
@@ -80,20 +81,6 @@ def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
     }
 
 
-def update_metrics(stats: UpdateStats | None, seconds: float) -> dict[str, Json]:
-    """Metrics of an update; `stats` is None if no rollout of the step had a learning signal."""
-    if stats is None:
-        return {"no_signal": True}
-    speed = {"update_seconds": seconds, "update_tokens_per_second": stats.read_tokens / seconds}
-    return {**msgspec.to_builtins(stats), **speed}
-
-
-def with_warnings(metrics: dict[str, Json]) -> dict[str, Json]:
-    """The metrics of a step, with the list `warnings` if there are any."""
-    warnings = warnings_of(metrics)
-    return {**metrics, "warnings": warnings} if warnings else metrics
-
-
 def warnings_of(metrics: dict[str, Json]) -> list[str]:
     """What is wrong with a step, in full sentences."""
     warnings = []
@@ -123,12 +110,12 @@ def warnings_of(metrics: dict[str, Json]) -> list[str]:
 
 
 async def report_step(progress: RunProgress, index: int, total: int, metrics: dict[str, Json]) -> None:
-    """Log the step and write it to the row. Raises what `progress` raises."""
-    metrics = with_warnings(metrics)
-    for warning in metrics.get("warnings", ()):
+    """Log the step and write it to the row, with its warnings. Raises what `progress` raises."""
+    warnings = warnings_of(metrics)
+    for warning in warnings:
         log.warning(warning, step=index)
-    log.info("step", step=index, **{name: value for name, value in metrics.items() if name != "warnings"})
-    await progress.step(index, total, metrics)
+    log.info("step", step=index, **metrics)
+    await progress.step(index, total, metrics | ({"warnings": warnings} if warnings else {}))
 
 
 UpdateContext = Callable[[], AbstractContextManager[None]]
@@ -143,7 +130,11 @@ def update_policy(
     advantaged = compute_advantages(rollouts, normalize=learner.settings.normalise)
     with updating():
         stats = learner.update(advantaged)
-    return experience_metrics(advantaged) | update_metrics(stats, time.perf_counter() - started)
+    seconds, metrics = time.perf_counter() - started, experience_metrics(advantaged)
+    if stats is None:
+        return metrics | {"no_signal": True}
+    speed = {"update_seconds": seconds, "update_tokens_per_second": stats.read_tokens / seconds}
+    return metrics | msgspec.to_builtins(stats) | speed
 
 
 Seen: TypeAlias = Callable[[int, Sequence[ChainRollout]], object]
@@ -180,10 +171,7 @@ async def train_on_rollouts(
             await report_step(progress, step.index, settings.steps, step.metrics)
 
         await run.run(report)
-    deployment = job.deployment
-    return TrainingOutput(
-        learner.publish(deployment.adapters_dir, probe_prompt(deployment), base=deployment.served_model)
-    )
+    return TrainingOutput(_published(job, learner))
 
 
 class TrainingStep(msgspec.Struct, frozen=True):
@@ -213,7 +201,8 @@ class RolloutTraining:
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
         """Run the remaining steps, from the last checkpoint on."""
         checkpoints, kept = Checkpoints(self.directory), self.directory / "crowd.msgpack"
-        crowd = Crowd.restore(kept, map(_crowd_skill, self.grown))
+        grown = (CrowdSkill(each.indexed.scenario, each.indexed.offer, each.manifest) for each in self.grown)
+        crowd = Crowd.restore(kept, grown)
         done = checkpoints.restore(self.learner)
         policy = await self._serve_latest()
         for index in range(done + 1, self.settings.steps + 1):
@@ -256,10 +245,6 @@ class RolloutTraining:
         return published
 
 
-def _crowd_skill(grown: GrownSkill) -> CrowdSkill:
-    return CrowdSkill(grown.indexed.scenario, grown.indexed.offer, grown.manifest)
-
-
 def _written(rollouts: Sequence[ChainRollout]) -> Iterator[CrowdSkill]:
     """The skills of the successes."""
     for chain in rollouts:
@@ -272,11 +257,8 @@ def _written(rollouts: Sequence[ChainRollout]) -> Iterator[CrowdSkill]:
 def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[str, Json]:
     results = [task_result(each.scenario, episode) for each in rollouts for episode in each.episodes]
     tokens = sum(result.tokens for result in results)
-    return {
-        **task_metrics(results),
-        "rollout_seconds": seconds,
-        "rollout_tokens_per_second": tokens / seconds,
-    }
+    speed = {"rollout_seconds": seconds, "rollout_tokens_per_second": tokens / seconds}
+    return task_metrics(results) | speed
 
 
 async def train_on_logged(
@@ -291,6 +273,9 @@ async def train_on_logged(
         metrics = update_policy(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
         checkpoints.save(learner, index)
         await report_step(progress, index, len(logged.steps), metrics)
+    return TrainingOutput(_published(job, learner), msgspec.to_builtins(logged.data))
+
+
+def _published(job: Job, learner: Learner) -> PublishedAdapter:
     deployment = job.deployment
-    adapter = learner.publish(deployment.adapters_dir, probe_prompt(deployment), base=deployment.served_model)
-    return TrainingOutput(adapter, msgspec.to_builtins(logged.data))
+    return learner.publish(deployment.adapters_dir, probe_prompt(deployment), base=deployment.served_model)

@@ -26,7 +26,6 @@ from app.releases import manifest
 from app.releases.adapter_store import open_remote, remote_errors
 from app.releases.tools import Catalogs
 from app.runs import datasets
-from app.runs.chat_lines import ChatRecord
 from app.runs.datasets import MAX_BYTES, DataRules, DatasetStore, check_location, dataset_id_of, resolve_path
 from trainer.atomic_write import write_atomically
 from trainer.experience import BestExperience, HeldOutTasks, RecordTasks, judge_window, read_best, read_held_out
@@ -51,26 +50,25 @@ async def fetch_data(job: Job, sessions: Sessions, max_bytes: int = MAX_BYTES) -
     Raises InvalidError for data that may not be read, is missing or is damaged, StorageError if its store does not
     answer.
     """
-    if dataset_id := dataset_id_of(job.settings.data):
-        return await _fetch_dataset(job, sessions, dataset_id)
-    data, prefixes = job.settings.data, DataRules.of(job.deployment).prefixes
+    data, target = job.settings.data, job.directory / _FILE
+    if dataset_id := dataset_id_of(data):
+        try:
+            async with sessions() as session:
+                row = await datasets.get(session, dataset_id, job.project_id)
+        except NotFoundError as error:
+            gone = f"dataset {dataset_id} was deleted: upload it again, and start another run"
+            raise InvalidError(gone) from error
+        job.directory.mkdir(parents=True, exist_ok=True)
+        store = DatasetStore(job.deployment.datasets_dir, job.deployment.adapter_store)
+        await store.fetch(dataset_id, row.digest, target)
+        return target
+    prefixes = DataRules.of(job.deployment).prefixes
     check_location(data, prefixes, directories=True)
     if data.startswith("/"):
         return resolve_path(data, prefixes)
-    target = _target(job)
+    job.directory.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(_download, data, target, max_bytes)
     return target
-
-
-async def _fetch_dataset(job: Job, sessions: Sessions, dataset_id: UUID) -> Path:
-    try:
-        async with sessions() as session:
-            row = await datasets.get(session, dataset_id, job.project_id)
-    except NotFoundError as error:
-        raise InvalidError(f"dataset {dataset_id} was deleted: upload it again, and start another run") from error
-    store = DatasetStore(job.deployment.datasets_dir, job.deployment.adapter_store)
-    await store.fetch(dataset_id, row.digest, _target(job))
-    return _target(job)
 
 
 def _download(url: str, target: Path, max_bytes: int) -> None:
@@ -89,11 +87,6 @@ def _download(url: str, target: Path, max_bytes: int) -> None:
         raise InvalidError(f"data={url!r} does not exist") from error
     except remote_errors() as error:
         raise StorageError(f"data={url!r} cannot be read ({first_line(error)})") from error
-
-
-def _target(job: Job) -> Path:
-    job.directory.mkdir(parents=True, exist_ok=True)
-    return job.directory / _FILE
 
 
 class SftExamples(msgspec.Struct, frozen=True):
@@ -118,30 +111,37 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
         examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base, held_out)
         await record([])
     else:
-        examples = await _read_served(job, sessions, base, record)
+        await judge_window(sessions, job.project_id, job.settings, job.deployment)
+        while True:  # each round again has fewer tasks
+            async with reading(sessions) as session:
+                best = await read_best(session, job.project_id, job.settings, base)
+            if await record([each.task.id for each in best.trajectories]):
+                break
+        examples = await _examples(job, sessions, base, best)
     write_atomically(msgspec.msgpack.encode(examples), path)
     return examples
 
 
-async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
-    await judge_window(sessions, job.project_id, job.settings, job.deployment)
-    while True:  # each round again has fewer tasks
-        async with reading(sessions) as session:
-            best = await read_best(session, job.project_id, job.settings, base)
-        if await record([each.task.id for each in best.trajectories]):
-            return await _examples(job, sessions, base, best)
-
-
 async def _examples(job: Job, sessions: Sessions, base: BaseModel, best: BestExperience) -> SftExamples:
     """Raises InvalidError with advice where nothing is left."""
-    samples, unfit = list[Sample](), 0
-    apps = _ReleaseApps(job.project_id, sessions)
+    samples, unfit, catalogs = list[Sample](), 0, Catalogs(sessions)
+    known: dict[UUID | None, Sequence[ListedApp]] = {}
+
+    async def apps_of(release_id: UUID | None) -> Sequence[ListedApp]:
+        """What tasks of a release are shown of the project's APIs."""
+        if release_id not in known:
+            async with sessions() as session:
+                served = await manifest.begin_serving(session, job.project_id, release_id, None)
+            catalog = with_builtins(await catalogs.of(served.documents))
+            known[release_id] = await asyncio.to_thread(listed_apps, catalog)
+        return known[release_id]
+
     profile = choose_profile(job.deployment.prompt_profile, base.tokenizer.card)
     for each in best.trajectories:
         if each.flaw != "hosted":
             samples += samples_of_turns(each.turns, failed=False)
             continue
-        retold = hosted_samples(each, profile, await apps.of(each.policy.release), base.tokenizer)
+        retold = hosted_samples(each, profile, await apps_of(each.policy.release), base.tokenizer)
         samples, unfit = samples + retold, unfit + (not retold)
     if not samples:
         raise InvalidError(f"nothing to learn from in {unfit} tasks of hosted models: {ADVICE[DropReason.UNFIT]}")
@@ -152,26 +152,14 @@ async def _examples(job: Job, sessions: Sessions, base: BaseModel, best: BestExp
     return SftExamples(samples, data)
 
 
-class _ReleaseApps:
-    """What tasks of each release are shown of the project's APIs."""
-
-    def __init__(self, project_id: UUID, sessions: Sessions) -> None:
-        self._project_id, self._sessions, self._catalogs = project_id, sessions, Catalogs(sessions)
-        self._known: dict[UUID | None, Sequence[ListedApp]] = {}
-
-    async def of(self, release_id: UUID | None) -> Sequence[ListedApp]:
-        if release_id not in self._known:
-            async with self._sessions() as session:
-                served = await manifest.begin_serving(session, self._project_id, release_id, None)
-            catalog = with_builtins(await self._catalogs.of(served.documents))
-            self._known[release_id] = await asyncio.to_thread(listed_apps, catalog)
-        return self._known[release_id]
-
-
 def _import_chats(path: Path, data: str, base: BaseModel, held_out: HeldOutTasks) -> SftExamples:
     """Raises InvalidError that names the data, and the line or conversation that does not fit."""
     records = read_records(path, data)
-    kept = [each for each in records if not _is_held_out(each, held_out)]
+    kept = [
+        each
+        for each in records
+        if not held_out.holds(*asked(each)) and not any(map(held_out.resembles, prompt_lines(each)))
+    ]
     if not kept:
         raise InvalidError(
             f"{data}: candidates are examined on the tasks of all {len(records)} conversations: "
@@ -184,10 +172,6 @@ def _import_chats(path: Path, data: str, base: BaseModel, held_out: HeldOutTasks
     dropped = {DropReason.HELD_OUT.value: len(records) - len(kept)} if len(kept) < len(records) else {}
     counts = {"trajectories": len(built.samples), "tokens": built.tokens, "dropped": dropped | built.dropped}
     return SftExamples(built.samples, {"conversations": len(records), **counts})
-
-
-def _is_held_out(record: ChatRecord, held_out: HeldOutTasks) -> bool:
-    return held_out.holds(*asked(record)) or any(map(held_out.resembles, prompt_lines(record)))
 
 
 Report: TypeAlias = Callable[[SftStep], Awaitable[None]]
@@ -206,22 +190,28 @@ class SftSpec(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[int, ...] = ()  # of its probe
     dtype: DtypeName = "auto"  # of the base model's weights
 
+    @classmethod
+    def of(
+        cls, job: Job, samples: Sequence[Sample], start: Path | None, prompt: tuple[int, ...] = ()
+    ) -> "SftSpec":
+        return cls(
+            samples=samples,
+            settings=job.settings,
+            base=job.deployment.model_dir,
+            base_name=job.deployment.served_model,
+            start=start,
+            directory=job.directory,
+            adapters=job.deployment.adapters_dir,
+            prompt=prompt,
+            dtype=job.deployment.train_dtype,
+        )
+
 
 async def train_on_examples(
     job: Job, progress: RunProgress, examples: SftExamples, start: Path | None, device: torch.device
 ) -> TrainingOutput:
     """Train on the run's examples. Raises what `train_sft` and `progress` raise."""
-    spec = SftSpec(
-        samples=examples.samples,
-        settings=job.settings,
-        base=job.deployment.model_dir,
-        start=start,
-        directory=job.directory,
-        base_name=job.deployment.served_model,
-        adapters=job.deployment.adapters_dir,
-        prompt=probe_prompt(job.deployment),
-        dtype=job.deployment.train_dtype,
-    )
+    spec = SftSpec.of(job, examples.samples, start, probe_prompt(job.deployment))
 
     async def report(step: SftStep, seconds: float) -> None:
         await progress.step(step.index, job.settings.steps, step_metrics(step, seconds))
