@@ -6,7 +6,6 @@ others at once. Any number of workers may do so at once: the rows decide.
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -14,9 +13,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import IO
 from uuid import UUID, uuid4
@@ -67,18 +65,16 @@ class EnvironmentReport:
 
 def installed_environments() -> list[EnvironmentInfo]:
     """The environments of installed distributions. One that cannot be loaded is logged and left out."""
-    found = (_info(plugins.find(GROUP, name)) for name in plugins.names(GROUP))
-    return [each for each in found if each is not None]
-
-
-def _info(registration: EntryPoint) -> EnvironmentInfo | None:
-    try:
-        schema = options_schema(registration.load())
-    except Exception:  # code of other packages: a broken one must not stop the worker
-        log.exception("an environment cannot be loaded", environment=registration.name)
-        return None
-    version = registration.dist.version if registration.dist else ""
-    return EnvironmentInfo(registration.name, version, schema)
+    found = []
+    for registration in (plugins.find(GROUP, name) for name in plugins.names(GROUP)):
+        try:
+            schema = options_schema(registration.load())
+        except Exception:  # code of other packages: a broken one must not stop the worker
+            log.exception("an environment cannot be loaded", environment=registration.name)
+        else:
+            version = registration.dist.version if registration.dist else ""
+            found.append(EnvironmentInfo(registration.name, version, schema))
+    return found
 
 
 Notify = Callable[[UUID], None]
@@ -134,12 +130,10 @@ class QueueReconciler:
                 await reconcile(database.sessions, self._notify, self._is_idle)
                 await wake_idle(database.sessions, self._servers_that_sleep)
 
-            async def fire() -> float:
-                return await fire_schedules(database.sessions, self._seconds)
-
             async def clear() -> None:
                 await clear_ended(database.sessions, self._runs)
 
+            fire = partial(fire_schedules, database.sessions, self._seconds)
             report = EnvironmentReport(database.sessions).send
             async with (
                 LivenessReporter(self._notify_socket),
@@ -196,18 +190,14 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
                 log.warning("a training process died", run=str(run_id), code=code)
             asyncio.run(_settle(run_id, owner, settings, died=code != 0))
     except TRANSIENT as error:
-        log.warning(
-            "the database is unavailable, the run waits",
-            run=str(run_id),
-            cause=first_line(error),
-        )
+        log.warning("the database is unavailable, the run waits", run=str(run_id), cause=first_line(error))
 
 
 def _run(
     command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool], hang_seconds: float
 ) -> int:
     """Run the process and return its exit code. Spawned, because CUDA does not survive a fork."""
-    with contextlib.closing(LivenessListener()) as listener:
+    with closing(LivenessListener()) as listener:
         process = subprocess.Popen(
             command,
             env={**os.environ, "NOTIFY_SOCKET": listener.address},
@@ -219,7 +209,7 @@ def _run(
         try:
             return _attend(process, listener, is_stopping, hang_seconds)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+            with suppress(ProcessLookupError):  # the whole group has ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -247,7 +237,7 @@ def _attend(
             process.kill()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _output(run_id: UUID, settings: Settings) -> Iterator[IO[bytes] | None]:
     """The run's log file. None, our own output, if it cannot be opened: the run then fails with the reason."""
     try:

@@ -236,7 +236,7 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
         if run is None:
             log.info("the run is not queued, or its project has a running one", run=str(lease.run_id))
             return 0
-        progress = RowProgress(database.sessions, lease)
+        progress, directory = RowProgress(database.sessions, lease), run_directory(settings, run.id)
         work = asyncio.create_task(_work(run, settings, progress, execute))
         loop = asyncio.get_running_loop()
         heartbeat = Heartbeat(
@@ -245,19 +245,19 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
             lambda: loop.call_soon_threadsafe(work.cancel),
             settings.notify_socket,
             lambda: progress.latest,
-            LogCopy(run.id, run_directory(settings, run.id)),
+            LogCopy(run.id, directory),
         )
         signal.signal(signal.SIGTERM, lambda *_: heartbeat.hand_back())
         heartbeat.start()
         await asyncio.wait([work])
         heartbeat.stop()
-        end = _end(work, heartbeat.cancelled, run_directory(settings, run.id))
+        end = _end(work, heartbeat.cancelled, directory)
         if end is None:
             return 1
         async with LivenessReporter(settings.notify_socket):
             written = await _write(database.sessions, lease, end)
     if written and end["state"] is RunState.DONE:
-        clear(run_directory(settings, run.id))
+        clear(directory)
     if end["state"] is RunState.CANCELLED:
         os._exit(0)  # do not wait for a thread that is still computing
     return 0
@@ -266,7 +266,11 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
 async def _work(
     run: tables.TrainingRun, settings: Settings, progress: RunProgress, execute: ExecuteRun
 ) -> dict[str, Json]:
-    directory = _make(run_directory(settings, run.id))
+    directory = run_directory(settings, run.id)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be created ({error.strerror}): check SAGE_DATA_DIR") from error
     note_project(directory, run.project_id)
     async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
         project = await projects.by_id(session, run.project_id)
@@ -281,14 +285,6 @@ async def _work(
     )
     result: dict[str, Json] = msgspec.to_builtins(await execute(job, progress))
     return result
-
-
-def _make(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be created ({error.strerror}): check SAGE_DATA_DIR") from error
-    return directory
 
 
 def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path) -> dict[str, Any] | None:
