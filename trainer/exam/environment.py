@@ -111,14 +111,16 @@ def exam_scenarios(items: Sequence[ExamItem]) -> list[Scenario]:
     for item in items:
         kinds[item.kind].append(item.task)
     return [
-        Scenario(_set_name(kind, number), kind, 0, tuple(tasks[number * SET : (number + 1) * SET]), kind)
+        Scenario(
+            f"{kind} ({number + 1})" if number else kind,
+            kind,
+            0,
+            tuple(tasks[number * SET : (number + 1) * SET]),
+            kind,
+        )
         for kind, tasks in kinds.items()
         for number in range(sets_of(len(tasks)))
     ]
-
-
-def _set_name(kind: str, number: int) -> str:
-    return f"{kind} ({number + 1})" if number else kind
 
 
 async def solved_idly(
@@ -140,11 +142,10 @@ async def solved_idly(
 async def _solved_idly(trials: Trials, item: ExamItem) -> bool:
     async with trials.open(item) as world:
         for answer in _ANSWERS:
-            verdict = await world.verify(_idle(item, answer))
+            idle = Trajectory(
+                task=item.task, policy=Policy(), profile="", turns=(), stop=Stop.COMPLETED, answer=answer
+            )
+            verdict = await world.verify(idle)
             if verdict.known and verdict.success:
                 return True
     return False
-
-
-def _idle(item: ExamItem, answer: Json) -> Trajectory:
-    return Trajectory(task=item.task, policy=Policy(), profile="", turns=(), stop=Stop.COMPLETED, answer=answer)

@@ -6,12 +6,12 @@ each trial: by an operation of their API, or a signed POST.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 from uuid import UUID, uuid4
 
 import httpx
@@ -23,14 +23,14 @@ from app.apis.calls.gateway import Gateway
 from app.apis.calls.live_calls import Caller
 from app.apis.calls.network import Certificates, OwnServices, open_client
 from app.apis.calls.recorded_calls import CallKey, RecordedCalls, call_key
-from app.apis.catalog import App, Catalog, Operation
+from app.apis.catalog import App, Catalog
 from app.apis.credentials.credential import Credential, Credentials, SecretStore, StaticCredentials, checked
 from app.apis.credentials.stored_credentials import StoredCredentials
 from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import SCHEME, McpCommand, McpServers, read_commands
 from app.apis.servers import CalledServers, refuse_production, service
 from app.base.errors import HostError, InvalidError, StagingError
-from app.base.values import GOOD, Call, Stop, Task, Trajectory
+from app.base.values import GOOD, Call, Stop, Trajectory
 from app.db.database import Sessions
 from app.db.lease import staging_lock
 from app.projects.settings import ProjectSettings, StagingApi, StagingCredential, signing_key
@@ -45,24 +45,22 @@ from trainer.run_job import Job
 
 _CHECK_CALLS = 200
 _UNKNOWN = Verdict(0, 1, ("what the APIs would have answered is not recorded",), known=False)
-EVENT = "staging.reset"
+_EVENT = "staging.reset"
+_RESET_SECONDS = 60  # until a message is answered
 _RESET_PAUSES = (1.0, 4.0)  # seconds before a reset that failed is tried again
 _REFERENCE = "secret:"
 
 
+@dataclass(frozen=True)
 class RecordedTrials:
     """Implements `Trials`. A trial is right if it made the changes of the solved task and gave its answer, or if
     the task's check says so.
     """
 
-    def __init__(
-        self, catalog: Catalog, sandbox: Sandbox, limits: SessionLimits, others: Mapping[CallKey, Call]
-    ) -> None:
-        """`others` are reads that gave every task the same result."""
-        self._catalog = catalog
-        self._sandbox = sandbox
-        self._limits = limits
-        self._others = others
+    catalog: Catalog
+    sandbox: Sandbox
+    limits: SessionLimits
+    others: Mapping[CallKey, Call]  # reads that gave every task the same result
 
     def can_judge(self, item: ExamItem) -> bool:
         record = item.record
@@ -71,7 +69,7 @@ class RecordedTrials:
     @asynccontextmanager
     async def open(self, item: ExamItem) -> AsyncIterator["RecordedWorld"]:
         assert item.record is not None  # `can_judge`
-        recording = RecordedCalls(item.record.calls, self._catalog.is_read, self._others)
+        recording = RecordedCalls(item.record.calls, self.catalog.is_read, self.others)
         async with httpx.AsyncClient(transport=_Unreachable()) as client:
             yield RecordedWorld(item, self, recording, client)
 
@@ -90,18 +88,14 @@ class RecordedTrials:
             value = await score(
                 item.check,
                 trajectory.answer,
-                sandbox=self._sandbox,
+                sandbox=self.sandbox,
                 gateway=gateway,
-                limits=self._limits,
+                limits=self.limits,
                 now=world.now,
             )
         except InvalidError as error:
             return Verdict(0, 1, (str(error),), known=gateway.in_doubt is None)
         return verdict_of(value) if gateway.in_doubt is None else _UNKNOWN
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._catalog
 
 
 class RecordedWorld:
@@ -110,22 +104,9 @@ class RecordedWorld:
     def __init__(
         self, item: ExamItem, trials: RecordedTrials, recording: RecordedCalls, client: httpx.AsyncClient
     ) -> None:
-        self.item = item
-        self.recording = recording
-        self.client = client
+        self.item, self.task, self.now = item, item.task, item.now
+        self.catalog, self.client, self.recording = trials.catalog, client, recording
         self._trials = trials
-
-    @property
-    def task(self) -> Task:
-        return self.item.task
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._trials.catalog
-
-    @property
-    def now(self) -> datetime:
-        return self.item.now
 
     def open_gateway(self, max_calls: int, *, read_only: bool = False) -> Gateway:
         return Gateway(
@@ -163,48 +144,32 @@ class ResetError(Exception):
         self.again = again
 
 
-class Reset(Protocol):
-    async def __call__(self, gateway: Gateway) -> None:
-        """Restore one server; `gateway` calls the staging servers. Raises ResetError."""
-        ...
+Reset: TypeAlias = Callable[[Gateway], Awaitable[None]]
+"""Restores one server; the gateway calls the staging servers. Raises ResetError."""
 
 
-@dataclass(frozen=True)
-class ResetOperation:
-    """Fulfils `Reset` by calling an operation without arguments."""
-
-    app: str
-    operation: str
-
-    async def __call__(self, gateway: Gateway) -> None:
-        try:
-            await gateway(f"{self.app}.{self.operation}", [], {})
-        except HostError as error:
-            reason = f"{self.operation}() raised {error.kind}: {error.message}"
-            raise ResetError(reason, again=error.kind == "ApiError") from error
+async def _reset_by_operation(app: str, operation: str, gateway: Gateway) -> None:
+    """Call an operation without arguments."""
+    try:
+        await gateway(f"{app}.{operation}", [], {})
+    except HostError as error:
+        reason = f"{operation}() raised {error.kind}: {error.message}"
+        raise ResetError(reason, again=error.kind == "ApiError") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResetMessage:
-    """Fulfils `Reset` by a POST that is signed as messages to webhooks are. It is done once that is answered."""
-
-    client: httpx.AsyncClient
-    url: str
-    key: bytes
-    project: str
-    app: str
-    seconds: float = 60
-
-    async def __call__(self, gateway: Gateway) -> None:  # noqa: ARG002
-        data = {"project": self.project, "api": self.app}
-        body = msgspec.json.encode({"type": EVENT, "timestamp": datetime.now(UTC).isoformat(), "data": data})
-        message = SignedPost(self.url, self.key, f"msg_{uuid4().hex}", body)
-        try:
-            status, _ = await post(self.client, message, seconds=self.seconds)
-        except PostError as error:
-            raise ResetError(f"reset_url: {error}", again=True) from error
-        if (problem := status_problem(status)) is not None:
-            raise ResetError(f"reset_url: {problem}", again=status >= 500)
+async def _reset_by_message(
+    client: httpx.AsyncClient, webhook: "ResetWebhook", data: dict[str, str], gateway: Gateway
+) -> None:
+    """Send a POST that is signed as messages to webhooks are. It is done once that is answered."""
+    del gateway
+    body = msgspec.json.encode({"type": _EVENT, "timestamp": datetime.now(UTC).isoformat(), "data": data})
+    message = SignedPost(webhook.url, webhook.key, f"msg_{uuid4().hex}", body)
+    try:
+        status, _ = await post(client, message, seconds=_RESET_SECONDS)
+    except PostError as error:
+        raise ResetError(f"reset_url: {error}", again=True) from error
+    if (problem := status_problem(status)) is not None:
+        raise ResetError(f"reset_url: {problem}", again=status >= 500)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,25 +212,10 @@ class ApiWorld:
     """One trial. Implements `World`, with a gateway of its own."""
 
     def __init__(self, item: ExamItem, trials: ApiTrials) -> None:
-        self.item = item
+        self.item, self.task, self.now = item, item.task, item.now
+        self.catalog, self.client = trials.catalog, trials.client
         self._trials = trials
         self._gateway: Gateway | None = None
-
-    @property
-    def task(self) -> Task:
-        return self.item.task
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._trials.catalog
-
-    @property
-    def client(self) -> httpx.AsyncClient:
-        return self._trials.client
-
-    @property
-    def now(self) -> datetime:
-        return self.item.now
 
     async def reset(self) -> None:
         """Raises StagingError."""
@@ -430,14 +380,10 @@ def _staged(app: App, staging: StagingApi) -> App:
             f"staging.{app.name} has no reset: trials would meet what earlier ones changed. Name `reset` or "
             "`reset_url`, or say `stateless`, if what one trial changes there concerns no other"
         )
-    operations = {name: _moved(each) for name, each in app.operations.items()}
+    operations = {name: msgspec.structs.replace(each, server=None) for name, each in app.operations.items()}
     return msgspec.structs.replace(
         app, server=staging.server, operations=operations, trusted=True, token_origins=()
     )
-
-
-def _moved(operation: Operation) -> Operation:
-    return msgspec.structs.replace(operation, server=None)
 
 
 class StagingSecrets:
@@ -520,9 +466,11 @@ def _alone(servers: TrialServers, sessions: Sessions) -> Callable[[], AbstractAs
 
 
 def _resets(servers: TrialServers, job: Job, client: httpx.AsyncClient) -> dict[str, Reset]:
-    called: dict[str, Reset] = {app: ResetOperation(app, name) for app, name in servers.resets.items()}
-    posted = {
-        app: ResetMessage(client=client, url=each.url, key=each.key, project=job.project, app=app)
+    called: dict[str, Reset] = {
+        app: partial(_reset_by_operation, app, name) for app, name in servers.resets.items()
+    }
+    posted: dict[str, Reset] = {
+        app: partial(_reset_by_message, client, each, {"project": job.project, "api": app})
         for app, each in servers.webhooks.items()
     }
     return called | posted
