@@ -28,7 +28,6 @@ from trainer.evaluation.metrics import Evaluate, PolicyMetrics, TaskResult, meas
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
 from trainer.worlds.demo import ENVIRONMENT, read_token
 
-_NONE = "none"
 _TIMEOUTS = 3  # an expert that does not answer is asked again for this many times its timeout
 
 
@@ -133,11 +132,11 @@ def evaluate(**given: Any) -> None:
         key = find_key(options.url, options.key)
         if key is None:
             raise click.UsageError("set SAGE_KEY to an admin key (or --in-process, which needs no server)")
+        if options.scenarios % options.sites:
+            raise click.BadParameter(
+                f"{options.scenarios} scenarios cannot be spread evenly over {options.sites} sites"
+            )
         options = msgspec.structs.replace(options, key=key)
-    if not options.in_this_process and options.scenarios % options.sites:
-        raise click.BadParameter(
-            f"{options.scenarios} scenarios cannot be spread evenly over {options.sites} sites"
-        )
     plugins.find("sage.retrieval", options.retrieval)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +179,7 @@ async def _run_pass(
 def served_adapter(given: str, model_dir: Path) -> str:
     """The adapter that a new project serves, unless another one is given; empty for `none`."""
     if given:
-        return "" if given == _NONE else given
+        return "" if given == "none" else given
     bundled = BundledAdapter.of(model_dir)
     return "" if bundled is None else str(bundled.path)
 
@@ -272,7 +271,9 @@ def collect(
     from trainer.hosted import find_hosted  # noqa: PLC0415
     from trainer.sft import collection  # noqa: PLC0415
 
-    settings, key, patience, open_model = Settings.from_env(), _key(api_key_env), _TIMEOUTS * timeout, None
+    settings, patience, key, open_model = Settings.from_env(), _TIMEOUTS * timeout, "", None
+    if api_key_env is not None and not (key := os.environ.get(api_key_env, "")):
+        raise SettingError(f"the environment variable {api_key_env} is not set: put the expert's API key there")
     if project or _is_hosted(expert):
         expert, open_model = find_hosted(expert, project, settings, timeout, patience)
     access = collection.ExpertAccess(
@@ -297,15 +298,6 @@ def _is_hosted(expert: str) -> bool:
     return "?" not in expert and ":" not in name and name not in plugins.names(GROUP)
 
 
-def _key(variable: str | None) -> str:
-    """Raises SettingError for a variable that is named and not set: without a key the endpoint would refuse."""
-    if variable is None:
-        return ""
-    if not os.environ.get(variable):
-        raise SettingError(f"the environment variable {variable} is not set: put the expert's API key there")
-    return os.environ[variable]
-
-
 @click.command()
 @server_options
 @project_option
@@ -316,37 +308,20 @@ def _key(variable: str | None) -> str:
     "--limit", type=click.IntRange(1), default=10_000, show_default=True, help="number of tasks, newest first"
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="a JSONL file")
-def export(  # noqa: PLR0913 - the command's options
-    key: str,
-    url: str,
-    project: str | None,
-    min_score: float,
-    since: datetime | None,
-    until: datetime | None,
-    limit: int,
-    out: Path,
-) -> None:
+def export(key: str, url: str, since: datetime | None, until: datetime | None, out: Path, **wanted: Any) -> None:
     """Write the scored tasks of a running server as chats that TRL and LLaMA-Factory read."""
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait for.
     from app.client.server import SageClient  # noqa: PLC0415
-    from trainer.sft.chats import (  # noqa: PLC0415
-        ExportFilter,
-        export_chats,
-        write_records,
-    )
+    from trainer.sft import chats  # noqa: PLC0415
 
-    wanted = ExportFilter(
-        project=project,
-        min_score=min_score,
-        since=since and since.replace(tzinfo=UTC),
-        until=until and until.replace(tzinfo=UTC),
-        limit=limit,
+    chosen = chats.ExportFilter(
+        since=since and since.replace(tzinfo=UTC), until=until and until.replace(tzinfo=UTC), **wanted
     )
     with SageClient(url, key) as server, tqdm(desc="export", unit="task", disable=None) as bar:
-        found = export_chats(server, wanted, bar.update)
+        found = chats.export_chats(server, chosen, bar.update)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_records(found.records, out)
+        chats.write_records(found.records, out)
     except OSError as error:
         raise click.ClickException(f"{out} cannot be written: {error.strerror}") from error
     click.echo(f"{out}: {len(found.records)} tasks")

@@ -6,7 +6,6 @@ It is known by the name of its entry, and has the URL, key and prices of that.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -27,8 +26,6 @@ from app.releases import hosted_models
 from app.releases.hosted_models import HostedModels, charged
 from trainer.judge import GroupSize, MaxTokens, OpenAiJudge, Seconds
 from trainer.rollouts.episode import GROUP, OpenModel
-
-_PLUGIN = "hosted"
 
 
 class HostedJudge(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +52,7 @@ class HostedJudge(msgspec.Struct, frozen=True, kw_only=True):
                 yield model
 
         judge = OpenAiJudge(open_model, self.group_size, self.max_tokens)
-        return NamedJudge(_PLUGIN, f"{deployment.judge}\n{entry.url}\n{entry.model}", group=judge)
+        return NamedJudge("hosted", f"{deployment.judge}\n{entry.url}\n{entry.model}", group=judge)
 
     async def score_group(self, rubric: str, group: Sequence[Trajectory]) -> list[float | None]:  # noqa: ARG002
         """That of a project does."""
@@ -69,17 +66,12 @@ def load_judge(
     return HostedJudge(model=model, group_size=group_size, max_tokens=max_tokens, timeout=timeout)
 
 
-class HostedExpert(NamedTuple):
-    """An expert as `--expert` names it, and how its model is opened."""
-
-    expert: str
-    open_model: OpenModel
-
-
 def find_hosted(
     name: str, project: str | None, settings: Settings, timeout: float, patience: float
-) -> HostedExpert:
-    """Of the database of the settings, or that of the `sage up` which runs on this machine. It leads only where
+) -> tuple[str, OpenModel]:
+    """An expert as `--expert` names it, and how its model is opened.
+
+    Of the database of the settings, or that of the `sage up` which runs on this machine. It leads only where
     its project may go, and what it costs counts for the project. `timeout` seconds are for one answer.
 
     Raises SettingError without either, WrongUsageError if it needs a project, and NotFoundError.
@@ -102,7 +94,7 @@ def find_hosted(
             async with charged(opened, database.sessions, row.project_id, owner, row.id) as model:
                 yield model
 
-    return HostedExpert(f"chat?{urlencode({'url': row.url, 'model': row.model})}", open_model)
+    return f"chat?{urlencode({'url': row.url, 'model': row.model})}", open_model
 
 
 async def _only(session: AsyncSession) -> tables.Project:

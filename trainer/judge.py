@@ -11,7 +11,7 @@ import msgspec
 from app.agent.action import without_thoughts
 from app.base.errors import InvalidError
 from app.base.untrusted import JsonError, decode_json
-from app.base.values import Json, Trajectory, Turn
+from app.base.values import Trajectory, Turn
 from app.engine.hosted.client import OpenAiChatModel, Remedies
 from app.engine.protocol import ChatModel
 from app.engine.tokenizer import Message
@@ -123,7 +123,8 @@ def _attempt(trajectory: Trajectory, chars: int, mark: str) -> str:
     task = trajectory.task
     before = f"{mark} Said before: {_cut(task.conversation, _PIECE)}\n" if task.conversation else ""
     head = f"{before}{mark} Instruction: {_cut(task.instruction, _PIECE)}"
-    end = f"{mark} Ended: {trajectory.stop}. Answer: {_cut(_text(trajectory.answer), _PIECE)}"
+    answer = msgspec.json.encode(trajectory.answer).decode()
+    end = f"{mark} Ended: {trajectory.stop}. Answer: {_cut(answer, _PIECE)}"
     return "\n".join([head, *_fitting(shown, chars - len(head) - len(end), mark), end])
 
 
@@ -145,10 +146,6 @@ def _fitting(turns: Sequence[str], chars: int, mark: str) -> list[str]:
 def _turn(turn: Turn, mark: str) -> str:
     code, output = _cut(without_thoughts(turn.full_text), _PIECE), _cut(turn.observation, _PIECE)
     return f"{mark} Agent:\n{code}\n{mark} Output:\n{output}"
-
-
-def _text(answer: Json) -> str:
-    return msgspec.json.encode(answer).decode()
 
 
 def _cut(text: str, chars: int) -> str:
