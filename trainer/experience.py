@@ -224,9 +224,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
         ids={offer.skill_id for task in tasks for offer in task.trajectory.offered},
     )
     texts = [task.trajectory.task for task in tasks]
-    slots: dict[UUID, set[str]] = defaultdict(
-        set
-    )  # words of instructions that skills took as arguments
+    slots: dict[UUID, set[str]] = defaultdict(set)  # words of instructions that skills took as arguments
     for skill in skills:
         if skill.task_id is not None:
             slots[skill.task_id].update(skill.slots)

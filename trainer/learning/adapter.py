@@ -152,25 +152,20 @@ def write_adapter(
     weights and base give the same directory. Raises as `publish` does.
     """
     try:
-        return _write(model, root, weights, base)
+        root.mkdir(parents=True, exist_ok=True)
+        with scratch_directory(root) as partial:
+            model.save_pretrained(str(partial), state_dict=weights)
+            config = _portable_config(partial, base)
+            check_adapter(partial)
+            name = content_hash(partial)
+            contents = partial / name
+            contents.mkdir()
+            for file in (CONFIG, WEIGHTS):
+                (partial / file).rename(contents / file)
+            place(contents, root / name)
+            return PublishedAdapter(name, root / name, config["r"])
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the adapter could not be written to {root}: {first_line(error)}") from error
-
-
-def _write(model: PeftModel, root: Path, weights: dict[str, Tensor], base: str | None) -> PublishedAdapter:
-    root.mkdir(parents=True, exist_ok=True)
-    with scratch_directory(root) as partial:
-        model.save_pretrained(str(partial), state_dict=weights)
-        config = _portable_config(partial, base)
-        check_adapter(partial)
-        name = content_hash(partial)
-        final = root / name
-        contents = partial / name
-        contents.mkdir()
-        for file in (CONFIG, WEIGHTS):
-            (partial / file).rename(contents / file)
-        place(contents, final)
-        return PublishedAdapter(name, final, config["r"])
 
 
 def check_adapter(path: Path) -> dict[str, Tensor]:

@@ -31,9 +31,7 @@ class Sample(msgspec.Struct, frozen=True):
 class Batch(NamedTuple):
     """B samples, padded on the right to T tokens."""
 
-    shared: tuple[
-        int, ...
-    ]  # (B,) tokens that a sample need not encode again, as `shared_tokens` of it and the last
+    shared: tuple[int, ...]  # (B,) tokens not to be encoded again: `shared_tokens` of the last sample and it
     ids: Tensor  # (B, T) int64
     present: Tensor  # (B, T) bool, False on padding
     sampled: Tensor  # (B, T) bool, True where the policy sampled the token; never True in column 0

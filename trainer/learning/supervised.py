@@ -201,13 +201,9 @@ def _decay_groups(model: PreTrainedModel, decay: float) -> list[dict[str, object
 
 def _save(checkpoint: Path, index: int, model: PreTrainedModel, optimizer: AdamW, processes: ProcessGroup) -> None:
     if processes.index == 0:
-        state = {"step": index, "model": _trained_weights(model), "optimizer": optimizer.state_dict()}
+        trained = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
+        state = {"step": index, "model": trained, "optimizer": optimizer.state_dict()}  # under LoRA a small part
         save_atomically(state, checkpoint)
-
-
-def _trained_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The weights that are trained: under LoRA a small part of all."""
-    return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
 
 
 def _restore(checkpoint: Path, model: PreTrainedModel, optimizer: AdamW) -> int:

@@ -201,24 +201,24 @@ def _tasks(server: SageClient, wanted: ExportFilter) -> Iterator[tuple[_TaskSumm
     )
     for line in lines:
         exported = _DECODER.decode(line)
-        yield exported.task, _trajectory(exported.task, exported.trajectory)
-
-
-def _trajectory(task: _TaskSummary, view: _TrajectoryView) -> Trajectory:
-    """Without tokens, which a chat does not contain."""
-    return Trajectory(
-        task=Task(task.id, task.instruction, task.project, task.scenario, conversation=task.conversation),
-        policy=view.policy,
-        profile=view.profile,
-        turns=tuple(map(_turn, view.turns)),
-        masked=view.masked,
-        stop=view.stop_reason,
-        answer=view.answer,
-        offered=view.offered,
-    )
+        task, view = exported.task, exported.trajectory
+        yield (
+            task,
+            Trajectory(
+                task=Task(task.id, task.instruction, task.project, task.scenario, conversation=task.conversation),
+                policy=view.policy,
+                profile=view.profile,
+                turns=tuple(map(_turn, view.turns)),
+                masked=view.masked,
+                stop=view.stop_reason,
+                answer=view.answer,
+                offered=view.offered,
+            ),
+        )
 
 
 def _turn(turn: _TurnView) -> Turn:
+    """Without tokens, which a chat does not contain."""
     return Turn(
         context_ids=(),
         sampled_ids=(),

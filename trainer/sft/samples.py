@@ -47,7 +47,10 @@ def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Sf
     samples: list[Sample] = []
     dropped = Counter[str]()
     for number, record in enumerate(records, start=1):
-        found = _numbered(record, tokenizer, number)
+        try:
+            found = samples_of(record, tokenizer)
+        except (InvalidError, ModelError) as error:
+            raise InvalidError(f"conversation {number}: {error}") from error
         if not found:
             dropped[FAILED] += 1
         for sample in found:
@@ -109,33 +112,22 @@ def _column(record: ChatRecord, name: str, answers: int) -> list[str]:
     return [value if isinstance(value, str) else "" for value in values]
 
 
-def _numbered(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list[Sample]:
-    try:
-        return samples_of(record, tokenizer)
-    except (InvalidError, ModelError) as error:
-        raise InvalidError(f"conversation {number}: {error}") from error
-
-
 def hosted_samples(
     trajectory: Trajectory, profile: Profile, apps: Sequence[ListedApp], tokenizer: ChatTokenizer
 ) -> list[Sample]:
-    """None if the tokenizer cannot represent an answer, or the conversation is longer than the model's context.
+    """Empty if the tokenizer cannot represent an answer, or the conversation is longer than the model's context.
     `apps` are those that the rollout had.
     """
-    try:
-        samples = samples_of(_retold(trajectory, profile, apps), tokenizer)
-    except (InvalidError, ModelError):
-        return []
-    return samples if all(len(sample.ids) <= tokenizer.max_length for sample in samples) else []
-
-
-def _retold(trajectory: Trajectory, profile: Profile, apps: Sequence[ListedApp]) -> ChatRecord:
     opening = profile.opening(trajectory.task, trajectory.offered, apps)
     turns = tuple(
         msgspec.structs.replace(turn, observation=profile.observation(observation_of(turn)))
         for turn in trajectory.turns
     )
-    return record_of(msgspec.structs.replace(trajectory, turns=turns), opening)
+    try:
+        samples = samples_of(record_of(msgspec.structs.replace(trajectory, turns=turns), opening), tokenizer)
+    except (InvalidError, ModelError):
+        return []
+    return samples if all(len(sample.ids) <= tokenizer.max_length for sample in samples) else []
 
 
 def observation_of(turn: Turn) -> Observation:
