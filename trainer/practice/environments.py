@@ -117,7 +117,7 @@ class Mix(msgspec.Struct):
         return cls({aim: count / total for aim, count in counted.items()})
 
     def weight(self, form: Form) -> float:
-        aim = _aim(form)
+        aim = f"{form.collection}.{_AIMS.get(form.goal, 'read')}"
         wanted = [aim, *(f"{aim}.{each}" for each in (form.field, *form.fields) if each)]
         asked = max((self.asked.get(each, 0.0) for each in wanted), default=0.0)
         return (1 + (_ASKED - 1) * asked) * self._band(form)
@@ -138,10 +138,6 @@ class Mix(msgspec.Struct):
 def kind_of_form(form: Form) -> str:
     """Forms that are about as difficult as one another."""
     return f"{form.collection}.{form.goal}.{form.by}{'.of' if form.through is not None else ''}"
-
-
-def _aim(form: Form) -> str:
-    return f"{form.collection}.{_AIMS.get(form.goal, 'read')}"
 
 
 def _known(model: Model, presentation: Presentation) -> dict[str, Operation]:
@@ -170,14 +166,9 @@ def _aims_of(model: Model, operations: Mapping[str, Operation], calls: Iterable[
     for each, made_call in changes or known:
         aim = f"{each.collection}.{_ROLES[each.role]}"
         yield aim
-        yield from (f"{aim}.{field}" for field in _fields(each, made_call))
-
-
-def _fields(made: Modelled, call: Call) -> Iterator[str]:
-    """The fields of the record that a call wrote."""
-    for each in made.operation.parameters:
-        if each.place == "body" and call.arguments.get(each.name) is not None:
-            yield each.wire_name
+        for field in each.operation.parameters:
+            if field.place == "body" and made_call.arguments.get(field.name) is not None:
+                yield f"{aim}.{field.wire_name}"
 
 
 class NothingToPractiseError(InvalidError):

@@ -5,6 +5,8 @@ from collections.abc import Generator, Sequence
 from random import Random
 from typing import Any, Literal
 
+import msgspec
+
 from app.apis.double.model import Modelled
 from app.apis.double.shapes import fields_of, flat
 from app.base.values import Offer
@@ -73,10 +75,8 @@ class PracticeScript(ProgramScript):
         """The turns that run a program, after what it calls was shown."""
         if looks := self.look_ups(program):
             yield self.say("look", looks)
-        sentence = (
-            turn_of(self._note(), self.code(program)) if kind == "right" else self.say(kind, self.code(program))
-        )
-        observation: str = yield sentence
+        code = self.code(program)
+        observation: str = yield turn_of(self._note(), code) if kind == "right" else self.say(kind, code)
         return observation
 
     def _note(self) -> str:
@@ -103,8 +103,7 @@ class PracticeScript(ProgramScript):
     @property
     def _called(self) -> list[str]:
         """The operations of the program, in order."""
-        code = self._right.function
-        app = self._plan.app
+        code, app = self._right.function, self._plan.app
         found = [
             (code.find(f"apis.{app.name}.{name}{end}"), name)
             for name in app.operations
@@ -149,9 +148,7 @@ class PracticeScript(ProgramScript):
         collection = writing.reach.collection
         every = frozenset([*writing.reach.kinds, *(each.field for each in collection.links), collection.key])
         shown = {name: Shown(every, every) for name in writing.shown}
-        return write_program(
-            type(writing)(writing.form, writing.every, writing.app, shown, writing.values, writing.filters)
-        )
+        return write_program(msgspec.structs.replace(writing, shown=shown))
 
     def _mistake(self) -> Mistake | None:
         """One that an error shows."""
@@ -159,9 +156,9 @@ class PracticeScript(ProgramScript):
             return "thin"
         if not self._mistaken:
             return None
-        possible: list[Mistake] = (
-            ["word"] if misnamed(self._plan.app.operations[self._called[0]], self._plan.app) else []
-        )
+        possible: list[Mistake] = []
+        if misnamed(self._plan.app.operations[self._called[0]], self._plan.app):
+            possible += ["word"]
         if mistakes(self._plan.writing, Random(0)):
             possible += ["code", "code"]
         return self._rng.choice(possible) if possible else None

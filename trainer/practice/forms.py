@@ -23,23 +23,9 @@ from app.base.secrets import is_telling
 from app.base.values import Json
 
 Goal: TypeAlias = Literal[
-    "count",
-    "list",
-    "sum",
-    "most",
-    "least",
-    "read",
-    "create",
-    "ensure",
-    "change",
-    "act",
-    "delete",
-    "check",
-    "link",
-    "unlink",
-    "add",
-    "drop",
-]
+    "count", "list", "sum", "most", "least", "read", "create", "ensure", "change", "act", "delete", "check",
+    "link", "unlink", "add", "drop",
+]  # fmt: skip
 By: TypeAlias = Literal["all", "id", "text", "where", "only"]
 Test: TypeAlias = Literal["is", "has", "more", "less", "before", "after"]
 Kind: TypeAlias = Literal["text", "texts", "number", "flag", "choice", "date"]
@@ -360,11 +346,13 @@ def _is_usable(made: Modelled, collection: Collection) -> bool:
 
 def _is_bound(made: Modelled) -> bool:
     """Whether what the gateway fills in decides what it does, or is missed where nothing is filled in."""
-    for each in (bound.parameter for bound in made.operation.bound):
-        filters = made.role == "list" and each.place == "query" and each.wire_name not in made.ignored
-        if each.required or each.place in ("path", "body") or filters:
-            return True
-    return False
+    filters = made.role == "list"
+    return any(
+        each.required
+        or each.place in ("path", "body")
+        or (filters and each.place == "query" and each.wire_name not in made.ignored)
+        for each in (bound.parameter for bound in made.operation.bound)
+    )
 
 
 def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:

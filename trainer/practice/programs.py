@@ -120,14 +120,8 @@ def _words_of(name: str, form: Form, reach: Reach, every: Mapping[str, Reach], o
             return [*one.split(), "id"] if form.by == "id" else split_words(form.key)
         case "where" | "also" if name in form.conditions:
             where = form.conditions[name]
-            more = {
-                "more": ["above"],
-                "less": ["below"],
-                "before": ["before"],
-                "after": ["after"],
-                "has": ["word"],
-            }
-            return [*split_words(where.field), *more.get(where.test, [])]
+            told = {"more": "above", "less": "below", "before": "before", "after": "after", "has": "word"}
+            return [*split_words(where.field), *filter(None, [told.get(where.test)])]
         case "but":
             return ["other", *split_words(form.but)]
         case "new":
@@ -226,11 +220,8 @@ class _Program:
             case "most" | "least":
                 return self._extreme()
             case "read" if form.by in ("id", "only"):
-                return (
-                    [],
-                    f"{self._get(self._names.get('key', ''))}{self._item(form.field)}",
-                    self._kind(form.field),
-                )
+                value = f"{self._get(self._names.get('key', ''))}{self._item(form.field)}"
+                return [], value, self._kind(form.field)
             case "read":
                 return self._find(self._access(form.field)), "found", self._kind(form.field)
             case "create":
@@ -255,12 +246,8 @@ class _Program:
     def _write_many(self) -> tuple[list[str], str, str]:
         writing = self._reach.is_whole and self._form.goal == "change"
         if writing and self._reach.one("get") is None:
-            lines = ["chosen = []", *self._each(["chosen.append(row)"])]
-            return (
-                [*lines, "for row in chosen:", *indent(self._write(self._key("row"), "row"))],
-                "len(chosen)",
-                "int",
-            )
+            lines = ["chosen = []", *self._each(["chosen.append(row)"]), "for row in chosen:"]
+            return [*lines, *indent(self._write(self._key("row"), "row"))], "len(chosen)", "int"
         lines = ["chosen = []", *self._each([f"chosen.append({self._key('row')})"])]
         return [*lines, "for each in chosen:", *indent(self._write("each", ""))], "len(chosen)", "int"
 
@@ -282,12 +269,8 @@ class _Program:
             key = self._key("found") if needs_row else "found"
             lines += self._write(key, "found" if needs_row else "")
         if form.goal == "check":
-            test = self._is_new()
-            return (
-                [*lines, "count = 0", *self._each([f"if {test}:", "    count += 1"], every=True)],
-                "count",
-                "int",
-            )
+            counted = self._each([f"if {self._is_new()}:", "    count += 1"], every=True)
+            return [*lines, "count = 0", *counted], "count", "int"
         return [*lines, *self._read_back(key)], "shown", "str"
 
     def _is_new(self) -> str:
@@ -337,9 +320,8 @@ class _Program:
         if form.goal in ("link", "unlink") and (link is None or not link.many):
             return [], self._owner
         one = self._names["new"] if form.has_new else self._owner
-        known = (
-            self._access(form.field) if form.field in self._shown.sure else f"({self._access(form.field)} or [])"
-        )
+        value = self._access(form.field)
+        known = value if form.field in self._shown.sure else f"({value} or [])"
         more, less = f"[*{known}, {one}]", f"[item for item in {known} if item != {one}]"
         return [f"row = {self._get(key)}"], more if form.goal in ("link", "add") else less
 

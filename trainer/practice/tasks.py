@@ -63,9 +63,8 @@ def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
 
 
 def _texts(schema: Schema, items: Schema, name: str, drawer: Drawer, rng: Random) -> list[str]:
-    found = list(
-        dict.fromkeys(draw_text(items, singular(name), drawer, rng) for _ in range(rng.randint(1, _TEXTS)))
-    )
+    drawn = (draw_text(items, singular(name), drawer, rng) for _ in range(rng.randint(1, _TEXTS)))
+    found = list(dict.fromkeys(drawn))
     if not drawer.fits(schema, found):
         raise NoValueError("its lists cannot be said")
     return found
@@ -99,11 +98,6 @@ def like(text: str, rng: Random) -> str:
     return rng.choice((f"{text} 2", f"{text} ({texts.word(rng)})", " ".join([first, texts.word(rng), *rest])))
 
 
-def host_of(number: int) -> str:
-    """A host that several records share: another one for each number up to a few."""
-    return _HOSTS[number % len(_HOSTS)]
-
-
 def at_host(address: str, host: str) -> str:
     """The address at another host."""
     scheme, _, rest = address.partition("://")
@@ -111,14 +105,8 @@ def at_host(address: str, host: str) -> str:
 
 
 def _address(rng: Random) -> str:
-    query = rng.choice(
-        (
-            f"?year={rng.randint(2024, 2029)}&x={rng.randint(1, 9)}",
-            f"?q={texts.word(rng)}",
-            f"?page={rng.randint(2, 9)}",
-            "",
-        )
-    )
+    dated = f"?year={rng.randint(2024, 2029)}&x={rng.randint(1, 9)}"
+    query = rng.choice((dated, f"?q={texts.word(rng)}", f"?page={rng.randint(2, 9)}", ""))
     return f"https://{texts.slug(rng)}.example.org/{rng.choice(_PATHS)}{query}"
 
 
@@ -283,12 +271,9 @@ def belongs(value: Json, key: str, reach: Reach) -> bool:
     if isinstance(value, list):
         return any(belongs(each, key, reach) for each in value)
     if isinstance(value, Mapping):
-        return any(str(value[name]) == key for name in ("id", *_keys(reach)) if name in value)
+        names = {"id", *(each.key for each in reach.model.collections.values() if each.key)}
+        return any(str(value[name]) == key for name in names if name in value)
     return value is not None and str(value) == key
-
-
-def _keys(reach: Reach) -> set[str]:
-    return {each.key for each in reach.model.collections.values() if each.key}
 
 
 def meets(where: Condition, record: Record, values: Values, name: str = "where") -> bool:
@@ -402,12 +387,8 @@ class CarriedOut:
             scope = scope_of(form, reach, self._double.state, self._values)
         elif form.through is not None:
             owner = owner_of(form, self._double.state, self._values)
-            schema = (
-                fields_of(flat(made.body.shape.item)).get(form.through.field, {})
-                if made.body and made.body.shape
-                else {}
-            )
-            fields = {**fields, form.through.field: _linking(form, schema, owner)}
+            sent = fields_of(flat(made.body.shape.item)) if made.body and made.body.shape else {}
+            fields = {**fields, form.through.field: _linking(form, sent.get(form.through.field, {}), owner)}
         call(self._double, made, dict(zip(made.scopes, scope, strict=True)), fields)
         self.asked[reach.collection.name, ()] = frozenset(fields)
 
@@ -464,9 +445,7 @@ def alone(reach: Reach, double: Double, sets: Mapping[str, Json] = {}) -> dict[s
 
 def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
     """The answer of a double to a program's call. Raises UnfitError for one that it refuses."""
-    types = {each.wire_name: each.schema for each in made.operation.parameters}
-    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
-    return _sent(double, made, arguments(made, made.operation, typed, fields, dict))
+    return _sent(double, made, arguments(made, made.operation, _typed(made, known), fields, dict))
 
 
 def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[tuple[str, Json]]:
@@ -474,9 +453,7 @@ def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[t
 
     Raises UnfitError.
     """
-    types = {each.wire_name: each.schema for each in made.operation.parameters}
-    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
-    given = {**first_arguments(made.operation), **arguments(made, made.operation, typed, {}, dict)}
+    given = first_arguments(made.operation) | arguments(made, made.operation, _typed(made, known), {}, dict)
     url, found = f"{double.model.app.server}{made.operation.path}", list[tuple[str, Json]]()
     for _ in range(_PAGES):
         answer = _sent(double, made, given)
@@ -488,6 +465,11 @@ def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[t
             return found
         given |= following
     raise UnfitError(f"the pages of {made.operation.name} have no end")
+
+
+def _typed(made: Modelled, known: Mapping[str, Json]) -> dict[str, Json]:
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
+    return {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
 
 
 def first_arguments(operation: Operation) -> dict[str, Json]:
@@ -638,9 +620,8 @@ class _Fit:
 
     def _link(self, through: Through, link: Link, values: Values) -> None:
         """Gives some records, and not all, to one."""
-        target = self._every[through.collection]
         owners = list(self._double.state.records[through.collection].values())
-        records = self._records()
+        records = list(self._double.state.records[self._collection.name].values())
         if len(owners) < 2 or len(records) < 3:
             raise UnfitError("there are too few records to tell apart")
         owner, other = self._rng.sample(owners, 2)
@@ -649,9 +630,13 @@ class _Fit:
         for number, record in enumerate(self._rng.sample(records, len(records))):
             if number < 2 or belongs(record.fields.get(link.field), owner.key, self._reach):
                 self._belong(record, link, owner if number < 2 + self._index % 2 else other)
-        values["owner"] = typed_key(target.collection.key_schema, owner.key)
+        values["owner"] = self._say_owner(through, owner)
+
+    def _say_owner(self, through: Through, owner: Record) -> Json:
+        """How a task says whom a record is of: by its key, or by a name."""
         if through.name:
-            values["owner"] = self._call_it(owner, through.collection, through.name)
+            return self._call_it(owner, through.collection, through.name)
+        return typed_key(self._every[through.collection].collection.key_schema, owner.key)
 
     def _belong(self, record: Record, link: Link, owner: Record) -> None:
         schema, model = flat(self._fields.get(link.field, {})), self._double.model
@@ -690,9 +675,7 @@ class _Fit:
             raise UnfitError("there are no records that it could be of")
         owner, other = self._rng.sample(owners, 2)
         self._belong(chosen[0], through.link, owner if self._form.goal == "unlink" else other)
-        values["owner"] = typed_key(self._every[through.collection].collection.key_schema, owner.key)
-        if through.name:
-            values["owner"] = self._call_it(owner, through.collection, through.name)
+        values["owner"] = self._say_owner(through, owner)
 
     def _meet(self, where: Condition, values: Values, name: str = "where") -> None:
         """Some records meet the condition, and not all."""
@@ -737,7 +720,8 @@ class _Fit:
     def _tell_by_text(self, where: Condition, yes: Sequence[Record], number: int) -> str:
         """The word, or of addresses the host, that some have."""
         is_host = is_address(where.field, self._reach)
-        word = host_of(number) if is_host else _WORDS[number % len(_WORDS)]
+        words = _HOSTS if is_host else _WORDS
+        word = words[number % len(words)]
         for each in yes:
             text = str(each.fields[where.field])
             self._set_text(each, where.field, at_host(text, word) if is_host else f"{text} {word}")
@@ -825,14 +809,10 @@ class _Fit:
         form, made = self._form, self._reach.one("create")
         sent = fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
         if form.through is not None and form.through.link is not None:
-            target = self._every[form.through.collection].collection
-            owners = list(self._double.state.records[target.name].values())
+            owners = list(self._double.state.records[form.through.collection].values())
             if not owners:
                 raise UnfitError("there are no records that it could be of")
-            owner = self._rng.choice(owners)
-            values["owner"] = typed_key(target.key_schema, owner.key)
-            if form.through.name:
-                values["owner"] = self._call_it(owner, target.name, form.through.name)
+            values["owner"] = self._say_owner(form.through, self._rng.choice(owners))
         for field in form.fields:
             values[field] = self._value(field, sent[field]) if field != self._collection.key else self._new_key()
 
@@ -850,9 +830,6 @@ class _Fit:
         chosen = chosen_records(self._form, self._reach, self._double.state, values)
         if len({str(each.fields.get(self._form.key)) for each in chosen}) != len(chosen) or len(chosen) < 2:
             raise UnfitError("its records cannot be told apart")
-
-    def _records(self) -> list[Record]:
-        return list(self._double.state.records[self._collection.name].values())
 
     def _in_place(self, values: Values) -> list[Record]:
         """The records of the place that the task is about."""
