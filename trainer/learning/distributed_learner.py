@@ -64,25 +64,21 @@ class LeaderLearner(Learner):
     """The learner of the first process: each call that all processes must make is broadcast to the others."""
 
     def update(self, rollouts: Sequence[AdvantagedRollout]) -> UpdateStats | None:
-        with report_lost():
-            _broadcast("update", list(rollouts))
+        with _announced("update", list(rollouts)):
             return super().update(rollouts)
 
     def save(self, path: Path) -> None:
-        with report_lost():
-            _broadcast("save", path)
+        with _announced("save", path):
             super().save(path)
 
     def load_state(self, state: dict[str, object]) -> None:
-        with report_lost():
-            _broadcast("load_state", state)
+        with _announced("load_state", state):
             super().load_state(state)
 
     def weights_and_probe(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
         if not self._processes.sharded:
             return super().weights_and_probe(probe_prompt)
-        with report_lost():
-            _broadcast("weights_and_probe", tuple(probe_prompt))
+        with _announced("weights_and_probe", tuple(probe_prompt)):
             return super().weights_and_probe(probe_prompt)
 
 
@@ -103,13 +99,14 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
         with distributed.watch_remote(rendezvous):
             accelerator = distributed.join(store, rendezvous, Rank(0, 0, team.local), spec.device)
             with report_lost():
-                same = msgspec.structs.replace(spec, dtype=_dtype_name(spec))  # other hosts might choose another
+                dtype = base_dtype(spec.dtype, torch.device(spec.device), spec.model_dir)
+                chosen: DtypeName = "bfloat16" if dtype is torch.bfloat16 else "float32"
+                same = msgspec.structs.replace(spec, dtype=chosen)  # other hosts might choose another
                 broadcast_object_list([same, fingerprint(spec.model_dir)])
                 learner = new_learner(LeaderLearner, same, accelerator)
             yield learner
-            with report_lost():
-                _broadcast("end", None)
-            accelerator.end_training()
+            with _announced("end", None):
+                accelerator.end_training()
 
 
 def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Accelerator) -> Learner:
@@ -168,11 +165,6 @@ def fingerprint(model_dir: Path) -> str:
     return digest.hexdigest()
 
 
-def _dtype_name(spec: LearnerSpec) -> DtypeName:
-    dtype = base_dtype(spec.dtype, torch.device(spec.device), spec.model_dir)
-    return "bfloat16" if dtype is torch.bfloat16 else "float32"
-
-
 def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
     settings = spec.settings
     model = load_model(
@@ -194,8 +186,12 @@ def _follow_leader(rendezvous: Rendezvous, rank: Rank, device: str, parent: int)
     run_follower(rendezvous, rank, device, lambda spec: spec)
 
 
-def _broadcast(call: str, argument: object) -> None:
-    broadcast_object_list([call, argument])
+@contextmanager
+def _announced(call: str, argument: object) -> Iterator[None]:
+    """A call that all processes make: the others learn of it. Raises as `report_lost`."""
+    with report_lost():
+        broadcast_object_list([call, argument])
+        yield
 
 
 @contextmanager
