@@ -21,7 +21,7 @@ from itertools import pairwise
 from math import isfinite
 from random import Random
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -378,16 +378,23 @@ def _offered_by_maker(user: ScoredTask, makers: SkillMakers) -> dict[UUID | None
     return {maker: frozenset(skills) for maker, skills in offered.items()}
 
 
-class GroupedTasks(msgspec.Struct, frozen=True):
-    """The tasks of groups with a learning signal, in their order, and why the others were dropped."""
+T = TypeVar("T")
 
-    kept: list[tuple[ScoredTask, ScoredRollout]]
+
+class Selected(NamedTuple, Generic[T]):
+    """The tasks that are learned from, in their order, each with what is made of it, and why others are not."""
+
+    kept: list[tuple[ScoredTask, T]]
     dropped: list[DropReason]
 
 
-def group_tasks(tasks: Sequence[ScoredTask], rewards: Sequence[Reward], scenarios: Sequence[str]) -> GroupedTasks:
-    """Group the tasks; `rewards` and `scenarios` are those of each task. Unusable tasks are dropped before groups
-    are compared. What would be a large group is cut into equal parts, by time.
+def group_tasks(
+    tasks: Sequence[ScoredTask], rewards: Sequence[Reward], scenarios: Sequence[str]
+) -> Selected[ScoredRollout]:
+    """The tasks of groups with a learning signal, each as a rollout; `rewards` and `scenarios` are those of each.
+
+    Unusable tasks are dropped before groups are compared. What would be a large group is cut into equal parts, by
+    time.
     """
     dropped = [task.unusable for task in tasks if task.unusable is not None]
     usable = [each for each in zip(tasks, rewards, scenarios, strict=True) if each[0].unusable is None]
@@ -407,7 +414,7 @@ def group_tasks(tasks: Sequence[ScoredTask], rewards: Sequence[Reward], scenario
             dropped.append(reason)
         else:
             kept.append((task, rollout))
-    return GroupedTasks(kept, dropped)
+    return Selected(kept, dropped)
 
 
 def scored_rollout(
@@ -443,17 +450,10 @@ def split_into_steps(
     return [[each for name in chunk for each in groups[name]] for chunk in chunks[:steps]]
 
 
-class BestTasks(msgspec.Struct, frozen=True):
-    """The tasks worth imitating with their scenario, in their order, and why the others were dropped."""
-
-    kept: list[tuple[ScoredTask, str]]
-    dropped: list[DropReason]
-
-
 def select_best(
     tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: Collection[UUID | None], count: int
-) -> BestTasks:
-    """The `count` best successes of each scenario, with skills offered and without.
+) -> Selected[str]:
+    """The `count` best successes of each scenario, with skills offered and without, each with its scenario.
 
     First those that used an offered skill or, where none was offered, made one (`makers` are the tasks that did);
     then those with the fewest tokens. With and without are selected apart, or the short tasks that use skills
@@ -472,7 +472,7 @@ def select_best(
         ranked = sorted(indices, key=lambda index: _rank(tasks[index], makers))
         selected += ranked[:count]
         dropped += [DropReason.SURPLUS] * len(ranked[count:])
-    return BestTasks([(tasks[index], scenarios[index]) for index in sorted(selected)], dropped)
+    return Selected([(tasks[index], scenarios[index]) for index in sorted(selected)], dropped)
 
 
 def _not_an_example(task: ScoredTask) -> DropReason | None:

@@ -3,14 +3,14 @@
 import msgspec
 
 from tests.support.scored_tasks import scored, task_id
-from trainer.rewards import BestTasks, DropReason, ScoredTask, select_best
+from trainer.rewards import DropReason, ScoredTask, Selected, select_best
 
 
-def select(*tasks: ScoredTask, count: int = 1, makers: tuple[int, ...] = ()) -> BestTasks:
+def select(*tasks: ScoredTask, count: int = 1, makers: tuple[int, ...] = ()) -> Selected[str]:
     return select_best(tasks, ["mails"] * len(tasks), {task_id(number) for number in makers}, count)
 
 
-def numbers(found: BestTasks) -> list[int]:
+def numbers(found: Selected[str]) -> list[int]:
     return [task.id.int for task, _ in found.kept]
 
 

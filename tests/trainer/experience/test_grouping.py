@@ -11,18 +11,18 @@ from tests.support.every_row import every_row
 from tests.support.scored_tasks import scored, task_id
 from trainer.rewards import (
     DropReason,
-    GroupedTasks,
     ScoredTask,
+    Selected,
     group_tasks,
     infer_scenarios,
     split_into_steps,
     summarize,
 )
-from trainer.sage.advantages import compute_advantages
+from trainer.sage.advantages import ScoredRollout, compute_advantages
 from trainer.sage.reward import Reward
 
 
-def grouped(*tasks: ScoredTask, scenario: str = "mails") -> GroupedTasks:
+def grouped(*tasks: ScoredTask, scenario: str = "mails") -> Selected[ScoredRollout]:
     return group_tasks(tasks, [Reward(task.score) for task in tasks], [scenario] * len(tasks))
 
 
