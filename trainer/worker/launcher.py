@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -80,32 +81,19 @@ def installed_environments() -> list[EnvironmentInfo]:
 Notify = Callable[[UUID], None]
 
 
+@dataclass(kw_only=True)
 class QueueReconciler:
     """Reconciles the queue from `start` until `stop`, in a thread with an event loop of its own."""
 
-    def __init__(
-        self,
-        database_url: str,
-        notify: Notify,
-        *,
-        is_idle: Callable[[], bool],
-        runs: Path,
-        seconds: float = 2.0,
-        servers_that_sleep: Sequence[str] = (),
-        notify_socket: str = "",
-    ) -> None:
-        """`notify` is called while this worker `is_idle`; busy ones would fill the broker with messages.
+    database_url: str
+    notify: Notify  # called while this worker `is_idle`; busy ones would fill the broker with messages
+    is_idle: Callable[[], bool]
+    runs: Path  # has the directories of runs
+    seconds: float
+    servers_that_sleep: Sequence[str]  # during updates; they are woken while no run is running
+    notify_socket: str  # for signs of life of this thread
 
-        `runs` has the directories of runs. `servers_that_sleep` are model servers that sleep during updates, and
-        are woken while no run is running. Signs of life of this thread go to `notify_socket`.
-        """
-        self._url = database_url
-        self._notify = notify
-        self._is_idle = is_idle
-        self._runs = runs
-        self._servers_that_sleep = servers_that_sleep
-        self._seconds = seconds
-        self._notify_socket = notify_socket
+    def __post_init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="queue reconciler", daemon=True)
 
@@ -124,21 +112,21 @@ class QueueReconciler:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     async def _reconcile_until_stopped(self) -> None:
-        async with open_database(self._url, connections=1) as database:
+        async with open_database(self.database_url, connections=1) as database:
 
             async def tick() -> None:
-                await reconcile(database.sessions, self._notify, self._is_idle)
-                await wake_idle(database.sessions, self._servers_that_sleep)
+                await reconcile(database.sessions, self.notify, self.is_idle)
+                await wake_idle(database.sessions, self.servers_that_sleep)
 
             async def clear() -> None:
-                await clear_ended(database.sessions, self._runs)
+                await clear_ended(database.sessions, self.runs)
 
-            fire = partial(fire_schedules, database.sessions, self._seconds)
+            fire = partial(fire_schedules, database.sessions, self.seconds)
             report = EnvironmentReport(database.sessions).send
             async with (
-                LivenessReporter(self._notify_socket),
-                Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT),
-                Loop("fire schedules", fire, self._seconds, expected=TRANSIENT),
+                LivenessReporter(self.notify_socket),
+                Loop("reconcile the queue of runs", tick, self.seconds, expected=TRANSIENT),
+                Loop("fire schedules", fire, self.seconds, expected=TRANSIENT),
                 Loop("report the environments", report, runs.REPORT_SECONDS, expected=TRANSIENT),
                 Loop("clear the files of runs", clear, _CLEAR_SECONDS, expected=TRANSIENT),
             ):
@@ -278,8 +266,8 @@ def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:
         launch_run(UUID(run_id), settings, command, _is_stopping)
 
     reconciler = QueueReconciler(
-        settings.database_url,
-        partial(notify_workers, broker),
+        database_url=settings.database_url,
+        notify=partial(notify_workers, broker),
         is_idle=lambda: not state.active_requests,
         runs=runs_directory(settings),
         seconds=min(_RECONCILE_SECONDS, settings.lease_seconds / 4),

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,25 +62,17 @@ class RunLease(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 5.0  # for a cancelled run to end by itself
 
 
+@dataclass(kw_only=True)
 class Heartbeat:
-    """Beats from `start` until `stop`. Calls `cancel`, in its own thread, when the run is to be cancelled."""
+    """Beats from `start` until `stop`."""
 
-    def __init__(
-        self,
-        database_url: str,
-        lease: RunLease,
-        cancel: Callable[[], object],
-        notify_socket: str = "",
-        part: Callable[[], RunPart | None] = lambda: None,
-        log_copy: LogCopy | None = None,
-    ) -> None:
-        """Signs of life go to `notify_socket`, whether the database answers or not. Each beat writes `part`."""
-        self._url = database_url
-        self._life = LivenessReporter(notify_socket)
-        self._lease = lease
-        self._cancel = cancel
-        self._part = part
-        self._log_copy = log_copy
+    lease: RunLease
+    settings: Settings
+    progress: "RowProgress"  # whose latest part each beat writes
+    log_copy: LogCopy
+    cancel: Callable[[], object]  # called in a thread of its own when the run is to be cancelled
+
+    def __post_init__(self) -> None:
         self._written: RunPart | None = None  # the last part
         self._cancelled_at: float | None = None
         self._asked_to_stop = False
@@ -110,25 +103,25 @@ class Heartbeat:
                 os._exit(LOST)
 
     async def _beat_until_ended(self) -> None:
-        async with self._life, open_database(self._url, connections=1) as database:
+        life = LivenessReporter(self.settings.notify_socket)  # whether the database answers or not
+        async with life, open_database(self.settings.database_url, connections=1) as database:
             renewed = time.monotonic()
             while not self._ended.is_set():
                 try:
-                    async with asyncio.timeout(self._lease.lease_seconds / 2):  # the database may not answer
+                    async with asyncio.timeout(self.lease.lease_seconds / 2):  # the database may not answer
                         await self._beat(database.sessions)
                         renewed = time.monotonic()
-                        if self._log_copy is not None:
-                            await self._log_copy.refresh(database.sessions)
+                        await self.log_copy.refresh(database.sessions)
                 except TRANSIENT as error:
                     log.warning("the database does not answer", cause=first_line(error))
                 except Exception:  # the last resort: the run goes on until its lease is lost
                     log.exception("a heartbeat failed")
-                if time.monotonic() - renewed > self._lease.lease_seconds:
+                if time.monotonic() - renewed > self.lease.lease_seconds:
                     self._exit(LOST, "the database was unavailable for longer than the lease")
-                await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))
+                await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self.lease.lease_seconds / 4))
 
     async def _beat(self, sessions: Sessions) -> None:
-        lease, stopping, cancelled, part = self._lease, self._asked_to_stop, False, self._part()
+        lease, stopping, cancelled, part = self.lease, self._asked_to_stop, False, self.progress.latest
         if lease.worker and os.getppid() != lease.worker:
             self._exit(LOST, "the worker has died")
         try:
@@ -151,16 +144,16 @@ class Heartbeat:
         """Cancel the run; end the process if the main thread has not reacted within the grace period."""
         if self._cancelled_at is None:
             self._cancelled_at = time.monotonic()
-            self._cancel()
-        elif time.monotonic() - self._cancelled_at > self._lease.grace_seconds:
+            self.cancel()
+        elif time.monotonic() - self._cancelled_at > self.lease.grace_seconds:
             async with sessions.begin() as session:
-                await runs.finish(session, self._lease.run_id, self._lease.owner, RunState.CANCELLED)
+                await runs.finish(session, self.lease.run_id, self.lease.owner, RunState.CANCELLED)
             self._exit(0, "cancelled")
 
     def _exit(self, code: int, reason: str) -> None:
         """End the process at once: the main thread must not write anything more."""
         if not self._ended.is_set():
-            log.warning("this process ends", run=str(self._lease.run_id), reason=reason)
+            log.warning("this process ends", run=str(self.lease.run_id), reason=reason)
             os._exit(code)
 
 
@@ -240,12 +233,11 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
         work = asyncio.create_task(_work(run, settings, progress, execute))
         loop = asyncio.get_running_loop()
         heartbeat = Heartbeat(
-            settings.database_url,
-            lease,
-            lambda: loop.call_soon_threadsafe(work.cancel),
-            settings.notify_socket,
-            lambda: progress.latest,
-            LogCopy(run.id, directory),
+            lease=lease,
+            settings=settings,
+            progress=progress,
+            log_copy=LogCopy(run.id, directory),
+            cancel=lambda: loop.call_soon_threadsafe(work.cancel),
         )
         signal.signal(signal.SIGTERM, lambda *_: heartbeat.hand_back())
         heartbeat.start()
