@@ -186,16 +186,9 @@ def served_adapter(given: str, model_dir: Path) -> str:
 
 @asynccontextmanager
 async def _over_rest(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
-    evaluation = RestEvaluation(
-        server=options.url.rstrip("/"),
-        key=options.key or "",
-        services=options.services.rstrip("/"),
-        admin_token=read_token(Settings.from_env().data_dir),
-        split=options.split,
-        scenarios=options.scenarios,
-        sites=options.sites,
-        at_once=options.at_once,
-    )
+    about = {"server": options.url.rstrip("/"), "services": options.services.rstrip("/"), "library": True}
+    about["admin_token"] = read_token(Settings.from_env().data_dir)
+    evaluation = msgspec.convert(msgspec.structs.asdict(options) | about, RestEvaluation)
     yield lambda seed, library, report: evaluate_server(
         msgspec.structs.replace(evaluation, seed=seed, library=library), report
     )
@@ -207,15 +200,8 @@ async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
     from trainer.evaluation.local import LocalEvaluation, open_local_evaluation  # noqa: PLC0415
 
     settings = Settings.from_env()
-    evaluation = LocalEvaluation(
-        adapter=served_adapter(options.adapter, settings.model_dir),
-        environment=options.environment,
-        split=options.split,
-        scenarios=options.scenarios,
-        retrieval=options.retrieval,
-        chain=options.chain,
-        at_once=options.at_once,
-    )
+    adapter = served_adapter(options.adapter, settings.model_dir)
+    evaluation = msgspec.convert(msgspec.structs.asdict(options) | {"adapter": adapter}, LocalEvaluation)
     async with open_local_evaluation(evaluation, settings) as evaluate_once:
         yield evaluate_once
 
