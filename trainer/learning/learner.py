@@ -161,20 +161,18 @@ class Learner:
         samples = training_samples(rollouts)
         if not samples:
             return None
+        limit, kl = self.settings.max_kl, None
         with within_memory():
-            return self._update(samples)
-
-    def _update(self, samples: Sequence[TrainingSample]) -> UpdateStats:
-        batches = self._micro_batches(samples)
-        self._set_reference(batches)
-        limit, divergence = self.settings.max_kl, partial(self._divergence, batches)
-        center = self._sampling_weights() if limit else {}
-        kl: float | None = None
-        for _ in range(self.settings.epochs):
-            loss, clipped, norm = self._step(batches)
-            if limit:
-                kl = shorten(self._trained, center, limit, divergence)
-        tokens, ratio, engine_kl, surprise, measured, reference_kl, highest = self._statistics(batches)
+            batches = self._micro_batches(samples)
+            self._set_reference(batches)
+            divergence = partial(self._divergence, batches)
+            center = self._sampling_weights() if limit else {}
+            for _ in range(self.settings.epochs):
+                loss, clipped, norm = self._step(batches)
+                if limit:
+                    kl = shorten(self._trained, center, limit, divergence)
+            tokens, ratio, engine_kl, surprise, measured, reference_kl, highest = self._statistics(batches)
+            kl = divergence() if kl is None else kl
         return UpdateStats(
             loss=loss,
             grad_norm=norm,
@@ -183,7 +181,7 @@ class Learner:
             ratio_max=highest,
             kl_to_engine=engine_kl / tokens,
             kl_to_start=reference_kl / measured,
-            kl_of_step=divergence() if kl is None else kl,
+            kl_of_step=kl,
             entropy=surprise / tokens,
             tokens=int(tokens),
             read_tokens=sum(len(each.sample.ids) for each in samples),

@@ -274,9 +274,6 @@ class ProgramExpert(ABC):
         knows_apps = self._says(self.app_words(plan), plan, task)
         return type(self).scripts(plan, index, offers, habits=self.habits, rng=rng, knows_apps=knows_apps)
 
-    def unfitting(self, task: Task, count: int, rng: Random) -> Sequence[Offer]:
-        return self.unfitting_skills(self.environment.place(task.variables["world"])[0], count, rng)
-
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:  # noqa: ARG002  it has none
         library, episodes = InMemoryLibrary(), []
         rng = Random(f"demonstrate {self.context.seed} {scenario.id}")
@@ -300,7 +297,8 @@ class ProgramExpert(ABC):
         found = [] if withheld else await library.find(task.instruction, scenario.id)
         if not crowded:
             return found
-        offers = [*found, *self.unfitting(task, rng.randint(1, _OFFERED - len(found[:2])), rng)][:_OFFERED]
+        plan, count = self.environment.place(task.variables["world"])[0], rng.randint(1, _OFFERED - len(found[:2]))
+        offers = [*found, *self.unfitting_skills(plan, count, rng)][:_OFFERED]
         rng.shuffle(offers)
         return offers
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -13,7 +14,7 @@ from app.engine.protocol import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
-from app.skills.search import Retrieval, load_retrieval, needs_embeddings
+from app.skills.search import load_retrieval, needs_embeddings
 from trainer.engines.embedded import EnginePool, SubprocessEngine, local_embedder, subprocess_engine
 from trainer.engines.servers import SharedServers
 from trainer.environment import Environment
@@ -50,7 +51,8 @@ async def open_stack(
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(ForkedSandbox())
-        new_library = await stack.enter_async_context(_libraries(rule, grown))
+        embedder = await stack.enter_async_context(local_embedder() if needs_embeddings(rule) else nullcontext())
+        new_library = partial(InMemoryLibrary, embedder, retrieval=rule, grown=grown)
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
         own_time = msgspec.structs.replace(limits or RolloutLimits.of(settings), counts_generation=False)
@@ -94,9 +96,3 @@ def engine_count(settings: Settings) -> int:
     from trainer.learning.model import pick_device  # noqa: PLC0415  torch takes seconds
 
     return settings.train_processes if pick_device(settings.engine_device).type == "cpu" else 1
-
-
-@asynccontextmanager
-async def _libraries(retrieval: Retrieval, grown: Sequence[GrownSkill]) -> AsyncIterator[LibraryFactory]:
-    async with local_embedder() if needs_embeddings(retrieval) else nullcontext() as embedder:
-        yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, grown=grown)

@@ -160,10 +160,11 @@ class CollectionJournal:
         if out.exists():
             raise InvalidError(f"{out} exists: name another file, or remove it")
         out.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            self._read(settings)
+        content = self._path.read_bytes() if self._path.exists() else b""
+        if b"\n" in content:
+            self._read(content, settings)
         else:
-            self._begin(settings)
+            self._path.write_bytes(msgspec.json.encode(settings) + b"\n")
 
     def add(self, entry: CollectionEntry) -> None:
         """Append an entry. It is on disk when this returns."""
@@ -189,15 +190,9 @@ class CollectionJournal:
             index=0, tried=sum(entry.tried for entry in entries), dropped=dict(dropped), kept=kept
         )
 
-    def _begin(self, settings: dict[str, Json]) -> None:
-        self._path.write_bytes(msgspec.json.encode(settings) + b"\n")
-
-    def _read(self, settings: dict[str, Json]) -> None:
+    def _read(self, content: bytes, settings: dict[str, Json]) -> None:
         """Read the entries. A last line that was cut short by a crash or a full disk is removed."""
-        content = self._path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
-        if not whole:
-            return self._begin(settings)
         first, *lines = whole.splitlines()
         begun, given = msgspec.json.decode(first), msgspec.json.decode(msgspec.json.encode(settings))
         other = [f"{name}={begun.get(name)}" for name in given if begun.get(name) != given[name]]
@@ -383,24 +378,11 @@ class DualFormatEngine:
     """
 
     def __init__(self, chat_model: ChatModel, tokenizer: ChatTokenizer, profile: Profile, max_tokens: int) -> None:
-        self._chat_model = chat_model
-        self._max_tokens = max_tokens
-        self._tokenizer = tokenizer
-        self._profile = profile
-        self._full = Full()
+        self._chat_model, self._max_tokens, self._tokenizer = chat_model, max_tokens, tokenizer
+        self._profile, self._full = profile, Full()
+        self.name, self.stop_strings = profile.name, profile.stop_strings
+        self.look_up_chars = profile.look_up_chars
         self._messages: list[Message] = []
-
-    @property
-    def name(self) -> str:
-        return self._profile.name
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        return self._profile.stop_strings
-
-    @property
-    def look_up_chars(self) -> int:
-        return self._profile.look_up_chars
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         self._messages = self._full.opening(task, offers, apps)
