@@ -31,9 +31,8 @@ from app.base.values import Policy
 from trainer.environment import open_environment
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner
-from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.episode import EpisodeRunner, RolloutStack, open_stack
 from trainer.rollouts.groups import GroupCollector, draw_chains
-from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"

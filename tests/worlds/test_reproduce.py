@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from app.engine.adapter_files import WEIGHTS
 from tests.support.task_results import result
 from trainer.environment import open_environment
-from trainer.rollouts.stack import open_stack
+from trainer.rollouts.episode import open_stack
 from trainer.worlds.chart import draw
 from trainer.worlds.commands import reproduce
 from trainer.worlds.provenance import provenance, record_commit, source_commit

@@ -25,8 +25,15 @@ from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.evaluation.gate_decision import power_in_words
 from trainer.evaluation.metrics import Evaluate, Report, TaskResult
 from trainer.learning.adapter import check_adapter
-from trainer.rollouts.episode import AdapterEngine, Episode, EpisodeRunner, LibraryFactory, Mix, scenario_chain
-from trainer.rollouts.stack import open_stack
+from trainer.rollouts.episode import (
+    AdapterEngine,
+    Episode,
+    EpisodeRunner,
+    LibraryFactory,
+    Mix,
+    open_stack,
+    scenario_chain,
+)
 
 log = structlog.get_logger(__name__)
 

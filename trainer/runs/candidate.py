@@ -43,7 +43,7 @@ from trainer.atomic_write import write_atomically
 from trainer.evaluation.local import Evaluator, evaluation_settings, held_out, only_known
 from trainer.evaluation.metrics import Comparison, PolicyMetrics, TaskResult, compare, measure
 from trainer.learning.adapter import PublishedAdapter
-from trainer.rollouts.stack import open_stack
+from trainer.rollouts.episode import open_stack
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.environment import RunEnvironment, too_little_own_work
 from trainer.runs.gate import CandidateAdapter, Guard, evaluate_candidate

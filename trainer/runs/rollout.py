@@ -29,9 +29,8 @@ from trainer.evaluation.metrics import TaskResult
 from trainer.experience import LoggedExperience
 from trainer.learning.adapter import PublishedAdapter, TrainingOutput
 from trainer.learning.learner import Checkpoints, Learner
-from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.episode import EpisodeRunner, RolloutStack, open_stack
 from trainer.rollouts.groups import ChainRollout, Crowd, CrowdSkill, GroupCollector, draw_chains
-from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.run_job import Job, RunProgress
 from trainer.runs.start import probe_prompt
 from trainer.sage.advantages import AdvantagedRollout, ScoredRollout, compute_advantages

@@ -30,7 +30,7 @@ from trainer.atomic_write import write_atomically
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner
 from trainer.learning.model import ACTIVATION_BYTES, base_dtype
-from trainer.rollouts.stack import engine_count
+from trainer.rollouts.episode import engine_count
 from trainer.run_job import Job, RunProgress
 
 _FILE = "start"  # in the run's directory: the hash of the adapter, or the base model

@@ -23,7 +23,7 @@ from trainer.engines.embedded import EnginePool
 from trainer.environment import open_environment
 from trainer.evaluation.local import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.metrics import measure
-from trainer.rollouts.stack import open_stack
+from trainer.rollouts.episode import open_stack
 
 COMES_WITH_ONE = CATALOG[DEFAULT_MODEL]
 EVALUATION = LocalEvaluation(environment="office", scenarios=2, split="train")

@@ -28,8 +28,7 @@ from trainer.evaluation.metrics import TaskResult, measure
 from trainer.learning.adapter import PublishedAdapter, with_lora
 from trainer.learning.learner import Checkpoints, Learner
 from trainer.learning.model import base_dtype, load_model
-from trainer.rollouts.episode import EpisodeRunner, Mix
-from trainer.rollouts.stack import RolloutStack, open_stack
+from trainer.rollouts.episode import EpisodeRunner, Mix, RolloutStack, open_stack
 from trainer.runs.rollout import RolloutTraining, TrainingStep
 from trainer.worlds.office.rollouts import crowd_around
 from trainer.worlds.recipes import file_name
