@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -42,19 +43,17 @@ from trainer.engines.embedded import (
 @click.option("--kv-mb", required=True, type=click.IntRange(1))
 @click.option("--adapters", required=True, type=click.IntRange(1))
 @click.option("--threads", required=True, type=click.IntRange(1))
-def main(fd: int, threads: int, **options: object) -> None:
+def main(fd: int, threads: int, **options: Any) -> None:
     """Serve until the trainer closes its end of the socket."""
     torch.set_num_threads(threads)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    asyncio.run(_serve(socket.socket(fileno=fd), **options))  # type: ignore[arg-type]
+    asyncio.run(_serve(socket.socket(fileno=fd), **options))
 
 
-async def _serve(
-    stream: socket.socket, *, model: Path, device: str, dtype: str, rows: int, kv_mb: int, adapters: int
-) -> None:
+async def _serve(stream: socket.socket, **options: Any) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=stream)
     try:
-        service = _start(model, device, dtype, rows, kv_mb, adapters, writer)
+        service = _start(writer, **options)
     except ModelError as error:
         write(writer, ErrorReply(0, str(error), error.status))
         writer.close()
@@ -68,7 +67,7 @@ async def _serve(
 
 
 def _start(
-    model: Path, device: str, dtype: str, rows: int, kv_mb: int, adapters: int, writer: asyncio.StreamWriter
+    writer: asyncio.StreamWriter, *, model: Path, device: str, dtype: str, rows: int, kv_mb: int, adapters: int
 ) -> EngineService:
     """An engine whose death closes the socket, so that pending requests fail."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)

@@ -131,7 +131,9 @@ class _Session:
                 created.append(name)
                 await self._ask(self._server, "PATCH", f"/v1/projects/{name}", {"settings": _NOBODY_APPROVES})
                 apps = await self._ask(self._services, "GET", "/admin/apps")
-                await _gather(self._add_api(name, app, _FIRST_SITE + number) for app in apps)
+                site = f"{self._evaluation.services}/sites/{_FIRST_SITE + number}"
+                added = [{"project": name, "name": app, "url": f"{site}/{app}/openapi.json"} for app in apps]
+                await _gather(self._ask(self._server, "POST", "/v1/apis", each) for each in added)
             yield names
         except BaseException:
             await self._delete(created)  # a second failure must not hide the first
@@ -219,10 +221,6 @@ class _Session:
         record = await self._ask(self._server, "GET", f"{task['links']['trajectory']}?tokens=false")
         uses = (use for turn in record["turns"] for use in turn["uses"])
         return len({use["function"] for use in uses if use["returned"] and not use["inherited"]})
-
-    async def _add_api(self, project: str, app: str, site: int) -> None:
-        url = f"{self._evaluation.services}/sites/{site}/{app}/openapi.json"
-        await self._ask(self._server, "POST", "/v1/apis", {"project": project, "name": app, "url": url})
 
     async def _ask(self, client: httpx.AsyncClient, method: str, path: str, body: object = None) -> Any:
         try:

@@ -437,6 +437,9 @@ async def _api_trials(
         own=OwnServices.of(job.deployment),
     )
     seconds = job.deployment.api_timeout_seconds
+    alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    if servers.only is not None:  # each trial has the staging servers to itself; on live ones it only reads
+        alone = partial(staging_lock, sessions, [service(url) for url in servers.only])
     async with (
         open_bounded(only=servers.only) as client,
         open_bounded(only=[each.url for each in servers.webhooks.values()]) as to_webhooks,
@@ -454,15 +457,8 @@ async def _api_trials(
             read_only=ground == "live",
             approvals=ApprovalGate(apis.settings.approvals) if ground == "live" else None,
             resets=_resets(servers, job, to_webhooks),
-            alone=_alone(servers, sessions),
+            alone=alone,
         )
-
-
-def _alone(servers: TrialServers, sessions: Sessions) -> Callable[[], AbstractAsyncContextManager[None]]:
-    """Each trial has the staging servers to itself. On live servers it only reads."""
-    if servers.only is None:
-        return nullcontext
-    return partial(staging_lock, sessions, [service(url) for url in servers.only])
 
 
 def _resets(servers: TrialServers, job: Job, client: httpx.AsyncClient) -> dict[str, Reset]:

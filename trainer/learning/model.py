@@ -287,18 +287,8 @@ def attend_at_once(
 ) -> Tensor:
     """`attend` by one kernel for all samples of the row. CUDA, and tensors that `fits_kernel` accepts."""
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))  # (T, H, D)
-    attended = varlen_attn(
-        q,
-        k,
-        v,
-        packing.offsets,
-        packing.offsets,
-        packing.longest,
-        packing.longest,
-        scale=scale,
-        window_size=reach(window),
-        enable_gqa=True,
-    )
+    places = packing.offsets, packing.offsets, packing.longest, packing.longest
+    attended = varlen_attn(q, k, v, *places, scale=scale, window_size=reach(window), enable_gqa=True)
     return cast(Tensor, attended)[None]
 
 
