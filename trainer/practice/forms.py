@@ -212,6 +212,10 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The fields that the document promises of what an operation shows."""
         return set() if made is None or made.shape is None else set(fields_of(flat(made.shape.item)))
 
+    def sent_by(self, made: Modelled | None) -> dict[str, Schema]:
+        """The fields that an operation takes of a record."""
+        return fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
+
     def of_kind(self, *kinds: Kind) -> list[str]:
         return [name for name, kind in self.kinds.items() if kind in kinds]
 
@@ -225,10 +229,8 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def settable(self) -> dict[str, Schema]:
         """What a change may set."""
-        made = self.write
-        shape = made.body.shape if made is not None and made.body is not None else None
-        sent = {} if shape is None else fields_of(flat(shape.item))
-        return {name: each for name, each in sent.items() if name in self.kinds and not each.get("readOnly")}
+        sent = self.sent_by(self.write).items()
+        return {name: each for name, each in sent if name in self.kinds and not each.get("readOnly")}
 
     def view(self, link: Link) -> Modelled | None:
         """The list of the records that link to one."""
@@ -488,8 +490,7 @@ def _of_some(reach: Reach, base: Form) -> Iterator[Form]:
 
 def _joins(reach: Reach, through: Through) -> Iterator[Form]:
     """Putting a record into another one, and taking it out."""
-    link, made = through.link, reach.write
-    sent = fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
+    link, sent = through.link, reach.sent_by(reach.write)
     if link is None or link.embedded or link.field not in sent or reach.one("get") is None:
         return
     for key in ("", *reach.names) if reach.listing is not None else ("",):

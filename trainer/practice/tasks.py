@@ -387,8 +387,8 @@ class CarriedOut:
             scope = scope_of(form, reach, self._double.state, self._values)
         elif form.through is not None:
             owner = owner_of(form, self._double.state, self._values)
-            sent = fields_of(flat(made.body.shape.item)) if made.body and made.body.shape else {}
-            fields = {**fields, form.through.field: _linking(form, sent.get(form.through.field, {}), owner)}
+            schema = reach.sent_by(made).get(form.through.field, {})
+            fields = {**fields, form.through.field: _linking(form, schema, owner)}
         call(self._double, made, dict(zip(made.scopes, scope, strict=True)), fields)
         self.asked[reach.collection.name, ()] = frozenset(fields)
 
@@ -496,11 +496,8 @@ def _sent(double: Double, made: Modelled, given: Mapping[str, Json]) -> Answer:
 
 def kept_fields(reach: Reach) -> list[str]:
     """What a change has to send of the record besides: of one that replaces it, all that it takes."""
-    made = reach.write
-    if not reach.is_whole or made is None or made.body is None or made.body.shape is None:
-        return []
-    sent = fields_of(flat(made.body.shape.item))
     known = reach.shown_by(reach.one("get") or reach.listing)
+    sent = reach.sent_by(reach.write) if reach.is_whole else {}
     return [
         name
         for name, each in sent.items()
@@ -806,8 +803,7 @@ class _Fit:
 
     def _new(self, values: Values) -> None:
         """The fields of a new record, and whom it is of."""
-        form, made = self._form, self._reach.one("create")
-        sent = fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
+        form, sent = self._form, self._reach.sent_by(self._reach.one("create"))
         if form.through is not None and form.through.link is not None:
             owners = list(self._double.state.records[form.through.collection].values())
             if not owners:
