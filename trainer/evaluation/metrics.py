@@ -22,6 +22,7 @@ from app.base.errors import InvalidError
 
 Floats = NDArray[np.float64]
 _TAIL = 0.025  # on each side of an interval
+_RESAMPLES = 2000
 LABELS = {
     "tgc": "TGC, %",
     "sgc": "SGC, %",
@@ -209,16 +210,16 @@ _IF_ANY: dict[str, tuple[Measure, float]] = {
 }
 
 
-def measure(results: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000) -> PolicyMetrics:
+def measure(results: Sequence[TaskResult]) -> PolicyMetrics:
     """Metrics of one evaluation. Raises ValueError where there are no results."""
-    return measure_runs([results], seed=seed, resamples=resamples)
+    return measure_runs([results])
 
 
-def measure_runs(runs: Sequence[Sequence[TaskResult]], *, seed: int = 0, resamples: int = 2000) -> PolicyMetrics:
+def measure_runs(runs: Sequence[Sequence[TaskResult]]) -> PolicyMetrics:
     """Means over several seeds, equally weighted. Raises ValueError where one of them has no results."""
     chains = _by_scenario(runs)
     names = _names(chains)
-    draws = Resamples(len(names), len(chains), seed=seed, resamples=resamples)
+    draws = Resamples(len(names), len(chains), seed=0, resamples=_RESAMPLES)
     always = {name: draws.estimate(_table(chains, names, *how)) for name, how in _ALWAYS.items()}
     if_any = {name: draws.estimate(_table(chains, names, *how)) for name, how in _IF_ANY.items()}
     counts = {"tasks": sum(map(len, runs)), "scenarios": len(names), "seeds": len(runs)}
@@ -231,19 +232,13 @@ def with_exact_shares(metrics: PolicyMetrics) -> PolicyMetrics:
     return msgspec.structs.replace(metrics, **exact)
 
 
-def compare(
-    candidate: Sequence[TaskResult], incumbent: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000
-) -> Comparison:
+def compare(candidate: Sequence[TaskResult], incumbent: Sequence[TaskResult]) -> Comparison:
     """Paired by scenario. Raises InvalidError where the results are not of the same tasks."""
-    return compare_runs([candidate], [incumbent], seed=seed, resamples=resamples)
+    return compare_runs([candidate], [incumbent])
 
 
 def compare_runs(
-    candidates: Sequence[Sequence[TaskResult]],
-    incumbents: Sequence[Sequence[TaskResult]],
-    *,
-    seed: int = 0,
-    resamples: int = 2000,
+    candidates: Sequence[Sequence[TaskResult]], incumbents: Sequence[Sequence[TaskResult]]
 ) -> Comparison:
     """The mean difference over seeds, paired by seed (in order) and by scenario.
 
@@ -257,7 +252,7 @@ def compare_runs(
     for one, other in zip(first, second, strict=True):
         _check_same_tasks(one, other)
     names = _names(first)
-    draws = Resamples(len(names), len(first), seed=seed, resamples=resamples)
+    draws = Resamples(len(names), len(first), seed=0, resamples=_RESAMPLES)
     differences = {
         name: draws.difference(_table(first, names, *how), _table(second, names, *how))
         for name, how in _ALWAYS.items()

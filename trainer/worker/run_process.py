@@ -45,6 +45,7 @@ from trainer.worker.run_files import LogCopy, clear, note_project
 log = structlog.get_logger(__name__)
 
 _BEAT_SECONDS = 0.5  # at most; also the delay until a cancellation is seen
+_GRACE_SECONDS = 5.0  # for a cancelled run to end by itself
 LOST, HANDED_BACK = 3, 4  # exit codes
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")  # of torch and safetensors
@@ -59,7 +60,6 @@ class RunLease(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     lease_seconds: float
     worker: int = 0  # the parent: this process exits when it does; 0: none
-    grace_seconds: float = 5.0  # for a cancelled run to end by itself
 
 
 @dataclass(kw_only=True)
@@ -145,7 +145,7 @@ class Heartbeat:
         if self._cancelled_at is None:
             self._cancelled_at = time.monotonic()
             self.cancel()
-        elif time.monotonic() - self._cancelled_at > self.lease.grace_seconds:
+        elif time.monotonic() - self._cancelled_at > _GRACE_SECONDS:
             async with sessions.begin() as session:
                 await runs.finish(session, self.lease.run_id, self.lease.owner, RunState.CANCELLED)
             self._exit(0, "cancelled")
