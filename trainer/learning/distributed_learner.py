@@ -106,7 +106,8 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
                 learner = new_learner(LeaderLearner, same, accelerator)
             yield learner
             with _announced("end", None):
-                accelerator.end_training()
+                pass
+            accelerator.end_training()
 
 
 def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Accelerator) -> Learner:

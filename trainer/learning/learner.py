@@ -161,7 +161,8 @@ class Learner:
         samples = training_samples(rollouts)
         if not samples:
             return None
-        limit, kl = self.settings.max_kl, None
+        limit = self.settings.max_kl
+        kl: float | None = None
         with within_memory():
             batches = self._micro_batches(samples)
             self._set_reference(batches)
