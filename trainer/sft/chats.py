@@ -79,11 +79,9 @@ def to_line(record: ChatRecord) -> bytes:
     return msgspec.json.encode({"messages": messages, **record.about}) + b"\n"
 
 
-def write_records(records: Iterable[ChatRecord], path: Path) -> int:
-    """Write the records, completely or not at all, and return their number. Raises StorageError."""
-    lines = [to_line(record) for record in records]
-    write_atomically(b"".join(lines), path)
-    return len(lines)
+def write_records(records: Iterable[ChatRecord], path: Path) -> None:
+    """Write the records, completely or not at all. Raises StorageError."""
+    write_atomically(b"".join(map(to_line, records)), path)
 
 
 def read_records(path: Path, name: str = "") -> list[ChatRecord]:

@@ -111,7 +111,7 @@ def test_written_records_are_read_back_unchanged(tmp_path: Path) -> None:
         record_of(trajectory(turn("look\u2028 \u00e9", "a\nb"), turn("end")), OPENING, {"score": 1.0}),
         ChatRecord((Message("user", ""), Message("assistant", "\U0001f600")), {"nested": {"deep": [1, None]}}),
     ]
-    assert write_records(records, tmp_path / "out.jsonl") == 2
+    write_records(records, tmp_path / "out.jsonl")
     assert read_records(tmp_path / "out.jsonl") == records
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
