@@ -133,7 +133,7 @@ def update_policy(
     if stats is None:
         return metrics | {"no_signal": True}
     speed = {"update_seconds": seconds, "update_tokens_per_second": stats.read_tokens / seconds}
-    return metrics | msgspec.to_builtins(stats) | speed
+    return {**metrics, **msgspec.to_builtins(stats), **speed}
 
 
 Seen: TypeAlias = Callable[[int, Sequence[ChainRollout]], object]
