@@ -41,7 +41,6 @@ from app.engine.protocol import Vector
 from app.skills import similarity
 from app.skills import store as skills
 from app.skills.mapped_index import (
-    NONE,
     REACHES,
     MappedIndex,
     MappedSkills,
@@ -96,7 +95,7 @@ def _vector(stored: bytes | None) -> Vector | None:
     return None if stored is None else np.frombuffer(stored, np.float32)
 
 
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 _TOKENS: Final = zlib.crc32(inspect.getsource(similarity).encode())  # which n-grams a text has
 _MANIFEST, _LINK, _LOCK = "manifest.json", "current", "lock"
 _PART = 1 << 22
@@ -355,13 +354,13 @@ def write_skills(directory: Path, members: Iterable[IndexedSkill], embedder: str
                 sources.add(len(columns.versions), each.source_vector, queries.dimension)
             ngrams.add(each.offer.instruction, each.slots)
             columns.add(each)
-        rows = ngrams.finish(directory)
+        ngrams.write(directory)
         del ngrams
-        columns.write(directory, rows, len(np.load(directory / "ages.npy", mmap_mode="r")))
+        columns.write(directory)
         if queries.dimension and sources.dimension:
-            queries.index(rows)
-            sources.index(rows)
-    return len(rows)
+            queries.index()
+            sources.index()
+    return len(columns.versions)
 
 
 class _Columns:
@@ -389,44 +388,38 @@ class _Columns:
         self.owners.append(skill.owner)
         self.scenarios.append(skill.scenario)
 
-    def write(self, directory: Path, rows: Rows, count: int) -> None:
-        """`rows` (N,) of `count`."""
+    def write(self, directory: Path) -> None:
         ids = np.frombuffer(bytes(self.ids), "S16")
         versions = np.array(self.versions, np.int32)
         owners = sorted(set(self.owners))
         numbers = {owner: number for number, owner in enumerate(owners)}
         StringTable.write(directory, "principals", list(map(encoded, owners)))
-        texts = [b""] * count
-        for row, text in zip(rows.tolist(), self.texts, strict=True):
-            texts[row] = text
-        StringTable.write(directory, "texts", texts)
+        StringTable.write(directory, "texts", self.texts)
         names = _ranks(self.names)
-        _write_groups(directory, "name", self.names, np.lexsort((versions, names)), rows)
-        scenarios = self._write_scenarios(directory, rows, versions, names)
-        for name, values, empty in (
-            ("ids", ids, b""),
-            ("versions", versions, 0),
-            ("reaches", np.frombuffer(bytes(self.reaches), np.uint8), NONE),
-            ("owners", np.array([numbers[owner] for owner in self.owners], np.int32), -1),
-            ("scenarios", scenarios, -1),
-            ("names", names.astype(np.int32), -1),
+        _write_groups(directory, "name", self.names, np.lexsort((versions, names)))
+        scenarios = self._write_scenarios(directory, versions, names)
+        for name, column in (
+            ("ids", ids),
+            ("versions", versions),
+            ("reaches", np.frombuffer(bytes(self.reaches), np.uint8)),
+            ("owners", np.array([numbers[owner] for owner in self.owners], np.int32)),
+            ("scenarios", scenarios),
+            ("names", names.astype(np.int32)),
+            ("described", np.array(self.described, np.int32)),
+            ("by_id", np.argsort(ids).astype(np.int32)),
         ):
-            column = np.full(count, empty, values.dtype)
-            column[rows] = values
             save_array(directory, name, column)
-        save_array(directory, "described", rows[np.array(self.described, np.int64)].astype(np.int32))
-        save_array(directory, "by_id", rows[np.argsort(ids)].astype(np.int32))
 
     def _write_scenarios(
-        self, directory: Path, rows: Rows, versions: NDArray[np.int32], names: NDArray[np.int64]
+        self, directory: Path, versions: NDArray[np.int32], names: NDArray[np.int64]
     ) -> NDArray[np.int32]:
         """(N,) the number of each skill's scenario; -1: none."""
-        numbers = np.full(len(rows), -1, np.int32)
+        numbers = np.full(len(versions), -1, np.int32)
         labelled = np.array([place for place, each in enumerate(self.scenarios) if each is not None], np.int64)
         labels = [each for each in self.scenarios if each is not None]
         numbers[labelled] = _ranks(labels)
         order = np.lexsort((names[labelled], -versions[labelled], numbers[labelled]))
-        _write_groups(directory, "scenario", labels, order, rows[labelled])
+        _write_groups(directory, "scenario", labels, order, labelled)
         return numbers
 
 
@@ -455,19 +448,22 @@ class _VectorFile:
             self._file.write(vector.astype(np.float32).tobytes())
             self._owners.append(number)
 
-    def index(self, rows: Rows) -> None:
+    def index(self) -> None:
         self._file.close()
         shape = (len(self._owners), self.dimension)
         vectors = np.memmap(self._path, np.float32, "r", shape=shape)
-        write_vectors(self._directory, self._name, vectors, rows[np.array(self._owners, np.int64)])
+        write_vectors(self._directory, self._name, vectors, np.array(self._owners, np.int64))
 
 
-def _write_groups(directory: Path, name: str, keys: list[str], order: Rows, rows: Rows) -> None:
-    """Write rows by key. `order` (K,) sorts the keys (K,), equal ones as they are to be listed."""
+def _write_groups(directory: Path, name: str, keys: list[str], order: Rows, rows: Rows | None = None) -> None:
+    """Write rows by key. `order` (K,) sorts the keys (K,), equal ones as they are to be listed.
+
+    `rows` (K,) are those of the keys, unless every row has one.
+    """
     ordered = [keys[place] for place in order]
     distinct = sorted(set(ordered))
     StringTable.write(directory, f"{name}_keys", list(map(encoded, distinct)))
-    save_array(directory, f"{name}_rows", rows[order].astype(np.int32))
+    save_array(directory, f"{name}_rows", (order if rows is None else rows[order]).astype(np.int32))
     sizes = Counter(ordered)
     save_array(directory, f"{name}_ends", np.cumsum(np.array([sizes[key] for key in distinct], np.int64)))
 

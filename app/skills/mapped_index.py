@@ -1,6 +1,6 @@
-"""The skills of one project in files that all processes of a host share: n-grams as bitmaps, vectors in cells,
-names in sorted tables. As exact as `similarity`, for millions of texts; without those that changed since the
-files were written.
+"""The skills of one project in files that all processes of a host share: postings of n-grams, vectors in FAISS,
+names in sorted tables. Rows number the skills from the one changed first. The same results as `similarity`,
+for millions of texts; without those that changed since the files were written.
 """
 
 import copy
@@ -8,7 +8,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 from uuid import UUID
 
 import faiss
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.base.values import Offer
 from app.engine.protocol import Vector
-from app.skills.similarity import DEPTH, Scored, ngrams
+from app.skills.similarity import DEPTH, Scored, best_matches, ngrams
 from app.skills.visibility import Reach, SkillVersion
 
 
@@ -69,110 +69,31 @@ def map_array(directory: Path, name: str) -> NDArray[Any]:
     return mapped.view(np.ndarray)
 
 
-Bits = NDArray[np.uint64]  # (R / 64,): a bit for each row, the lowest first
+Flags = NDArray[np.bool_]  # (R,)
 Rows = NDArray[np.int64]  # (K,)
-Places: TypeAlias = "slice | NDArray[np.int64]"  # words of bits
-_WORD = 64
-_FREQUENT = 32  # an n-gram of one text in so many takes less space as a bitmap than as row numbers
 
 
-class NgramBitmaps:
-    """Rows number the texts by bucket and, in each, from the oldest. A bucket begins with a new word of bits."""
-
+class MappedNgrams:
     def __init__(self, directory: Path) -> None:
         """Raises OSError and ValueError for files that `NgramWriter` did not leave."""
         self._grams = StringTable.open(directory, "grams")
         self._ends = map_array(directory, "gram_ends")  # (G,) of each n-gram's rows in `_hits`
         self._hits = map_array(directory, "gram_hits")  # (H,)
-        self._frequent = map_array(directory, "frequent")  # (F,) n-grams, ascending
-        self._bitmaps = map_array(directory, "bitmaps")  # (F, R / 64)
-        self._buckets = np.array(map_array(directory, "buckets"))  # (B, 3): first word, n-grams, n-grams lost
-        self._ages = map_array(directory, "ages")  # (R,) 0: the oldest
-        self.words = len(self._ages) // _WORD
+        self._lengths = map_array(directory, "lengths")  # (R,) n-grams
+        self._lost = map_array(directory, "lost")  # (R,) n-grams lost to slots
 
-    def search(self, text: str, limit: int, visible: Bits) -> tuple[Rows, NDArray[np.float64]]:
+    def search(self, text: str, limit: int, visible: Flags) -> tuple[Rows, NDArray[np.float64]]:
         """The visible rows with the highest similarity above 0, best first; ties go to the newest."""
         grams = ngrams(text)
         known = [number for gram in grams if (number := self._grams.find(gram)) is not None]
-        found = self._tally(known, visible)
-        if not found:
+        hits = [self._hits[self._ends[number - 1] if number else 0 : self._ends[number]] for number in known]
+        if not hits:
             return np.empty(0, np.int64), np.empty(0)
-        _, lengths, lost = self._buckets.T
-        counts = np.array([each.shared for each in found])[:, None]  # (C, 1)
-        union = lengths + np.maximum(len(grams) - counts - lost, 0)
-        scores = counts / np.maximum(union, 1)  # (C, B); a bucket of texts without n-grams has no hits
-        sizes = np.stack([self._sizes(each) for each in found])
-        return self._best(scores, sizes, found, limit)
-
-    def _tally(self, grams: Collection[int], visible: Bits) -> "list[_Tied]":
-        """The visible rows by the number of these n-grams that they have."""
-        planes = np.zeros((len(grams).bit_length(), self.words), np.uint64)  # the lowest bit of all sums first
-        for gram in grams:
-            _add(planes, *self._hits_of(gram))
-        levels = [_Tied(0, np.arange(self.words), visible)]
-        for plane in planes[::-1]:
-            levels = [half for level in levels for half in level.split(plane)]
-        return [level for level in levels if level.shared]
-
-    def _sizes(self, level: "_Tied") -> NDArray[np.int64]:
-        """(B,) its rows in each bucket."""
-        starts = np.searchsorted(level.places, self._buckets[:, 0])
-        totals = np.append(0, np.cumsum(np.bitwise_count(level.bits), dtype=np.int64))
-        return np.diff(totals[starts], append=totals[-1])
-
-    def _best(
-        self, scores: NDArray[np.float64], sizes: NDArray[np.int64], found: "list[_Tied]", limit: int
-    ) -> tuple[Rows, NDArray[np.float64]]:
-        """`scores` and `sizes` (C, B) are of the rows of each bucket in each of `found`."""
-        falling = np.argsort(-scores, axis=None, kind="stable")
-        falling = falling[sizes.flat[falling] > 0]
-        enough = int(np.searchsorted(np.cumsum(sizes.flat[falling]), limit))
-        least = scores.flat[falling[min(enough, len(falling) - 1)]]
-        ends = np.append(self._buckets[1:, 0], self.words)
-        rows, similarities = [], []
-        for level, bucket in np.argwhere((scores >= least) & (sizes > 0)):
-            rows.append(found[level].newest(self._buckets[bucket, 0], ends[bucket], limit))
-            similarities.append(np.full(len(rows[-1]), scores[level, bucket]))
-        all_rows, all_scores = np.concatenate(rows), np.concatenate(similarities)
-        order = np.lexsort((-self._ages[all_rows], -all_scores))[:limit]
-        return all_rows[order], all_scores[order]
-
-    def _hits_of(self, gram: int) -> tuple[Places, Bits]:
-        """The rows that have an n-gram."""
-        place = int(np.searchsorted(self._frequent, gram))
-        if place < len(self._frequent) and self._frequent[place] == gram:
-            return slice(None), self._bitmaps[place]
-        return _packed(self._hits[self._ends[gram - 1] if gram else 0 : self._ends[gram]])
-
-
-class _Tied(NamedTuple):
-    """Rows with the same number of shared n-grams."""
-
-    shared: int
-    places: NDArray[np.int64]  # (P,) the words of bits that are not 0, ascending
-    bits: Bits  # (P,)
-
-    def split(self, plane: Bits) -> "list[_Tied]":
-        """By the next lower bit of their sums."""
-        ones = self.bits & plane[self.places]
-        return [
-            _Tied(2 * self.shared + bit, self.places[kept], bits[kept])
-            for bit, bits in ((1, ones), (0, self.bits ^ ones))
-            if len(kept := np.flatnonzero(bits))
-        ]
-
-    def newest(self, start: int, end: int, limit: int) -> Rows:
-        """Its rows in a bucket, at least the last `limit`. A bucket's words are from `start` to `end`."""
-        first, last = np.searchsorted(self.places, [start, end])
-        first = max(first, last - limit)
-        bits = np.unpackbits(self.bits[first:last].view(np.uint8), bitorder="little").reshape(-1, _WORD)
-        places, within = np.nonzero(bits)
-        rows: Rows = self.places[first + places] * _WORD + within
-        return rows
+        return best_matches(np.concatenate(hits), len(grams), self._lengths, self._lost, visible, limit)
 
 
 class NgramWriter:
-    """Takes texts from the oldest to the newest, and writes the files of `NgramBitmaps`."""
+    """Takes texts from the oldest to the newest, and writes the files of `MappedNgrams`."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}  # n-gram -> number, in the order of appearance
@@ -186,75 +107,18 @@ class NgramWriter:
         self._lengths.append(len(grams))
         self._lost.append(len(ngrams(text)) - len(grams) if slots else 0)
 
-    def finish(self, directory: Path) -> Rows:
-        """Returns the row of each text (N,)."""
-        lengths, lost = np.array(self._lengths, np.int64), np.array(self._lost, np.int64)
-        rows, buckets, words = _layout(lengths, lost)
-        save_array(directory, "buckets", buckets)
-        ages = np.zeros(words * _WORD, np.int32)
-        ages[rows] = np.arange(len(rows), dtype=np.int32)
-        save_array(directory, "ages", ages)
-        self._write_postings(directory, np.repeat(rows, lengths).astype(np.int32), words)
-        return rows
-
-    def _write_postings(self, directory: Path, hits: NDArray[np.int32], words: int) -> None:
+    def write(self, directory: Path) -> None:
         names = sorted((encoded(gram), number) for gram, number in self._numbers.items())
         StringTable.write(directory, "grams", [name for name, _ in names])
         renumbered = np.empty(len(names), np.int32)
         renumbered[[number for _, number in names]] = np.arange(len(names), dtype=np.int32)
-        grams = renumbered[np.frombuffer(self._grams, np.int32)] if names else np.empty(0, np.int32)
-        hits = hits[np.lexsort((hits, grams))]
-        sizes = np.bincount(grams, minlength=len(names))
-        is_frequent = sizes > words * _WORD / _FREQUENT
-        ends = np.cumsum(sizes)
-        frequent = np.flatnonzero(is_frequent)
-        bitmaps = [bits_of(hits[ends[gram] - sizes[gram] : ends[gram]], words) for gram in frequent]
-        save_array(directory, "frequent", frequent)
-        save_array(directory, "bitmaps", np.stack(bitmaps) if bitmaps else np.empty((0, words), np.uint64))
-        save_array(directory, "gram_hits", hits[~np.repeat(is_frequent, sizes)])
-        save_array(directory, "gram_ends", np.cumsum(np.where(is_frequent, 0, sizes)))
-
-
-def bits_of(rows: NDArray[Any], words: int) -> Bits:
-    """A bit for each of these rows, which ascend."""
-    bits = np.zeros(words, np.uint64)
-    places, packed = _packed(rows)
-    bits[places] = packed
-    return bits
-
-
-def _packed(rows: NDArray[Any]) -> tuple[NDArray[np.int64], Bits]:
-    """The words that these rows, which ascend, are in, and their bits of each."""
-    places = rows // _WORD
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
-    bits: Bits = np.uint64(1) << (rows % _WORD).astype(np.uint64)
-    return places[starts], np.bitwise_or.reduceat(bits, starts) if len(rows) else bits
-
-
-def _add(planes: NDArray[np.uint64], places: Places, bits: Bits) -> None:
-    """Add 1 to the sums of the rows in `bits`, which belong to the words `places`. `planes` (K, R / 64)."""
-    for plane in planes:
-        carry = plane[places] & bits
-        plane[places] ^= bits
-        if not carry.any():
-            return
-        bits = carry
-
-
-def _layout(lengths: NDArray[np.int64], lost: NDArray[np.int64]) -> tuple[Rows, NDArray[np.int64], int]:
-    """The row of each text (N,), the buckets (B, 3), and the number of words."""
-    if not len(lengths):
-        return np.empty(0, np.int64), np.zeros((1, 3), np.int64), 1
-    kinds, bucket, sizes = np.unique(
-        np.stack([lengths, lost], axis=1), axis=0, return_inverse=True, return_counts=True
-    )
-    words = -(-sizes // _WORD)
-    starts = np.cumsum(words) - words
-    order = np.argsort(bucket, kind="stable")  # by bucket, then by age
-    within = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rows = np.empty(len(order), np.int64)
-    rows[order] = np.repeat(starts * _WORD, sizes) + within
-    return rows, np.column_stack([starts, kinds]), int(words.sum())
+        lengths = np.array(self._lengths, np.int32)
+        grams = renumbered[np.array(self._grams, np.int32)]
+        hits = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        save_array(directory, "gram_hits", hits[np.argsort(grams, kind="stable")])
+        save_array(directory, "gram_ends", np.cumsum(np.bincount(grams, minlength=len(names))))
+        save_array(directory, "lengths", lengths)
+        save_array(directory, "lost", np.array(self._lost, np.int32))
 
 
 EXACT = 50_000  # vectors that are all compared, in about 5 ms
@@ -262,10 +126,7 @@ _CELLS = 2  # times the square root of the number of vectors
 _PROBES = 32
 _TRAINED_ON = 64  # vectors per cell
 _ROUNDS = 5  # of k-means
-_MARGIN = 0.2  # of the range of the training sample's numbers, for those of others that lie outside
-_CANDIDATES = 4  # times the number of results
 _BATCH = 16_384
-_FINE = 16  # parts of a quantization step that 4 bits distinguish
 
 Cosines = NDArray[np.float32]  # (K,)
 Matrix = NDArray[np.float32]  # (N, D)
@@ -275,108 +136,57 @@ class MappedVectors:
     """Vectors by row; not every row has one. Cosines are rounded to 6 digits, so that equal vectors are equal."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Raises OSError, ValueError and RuntimeError for files that `write_vectors` did not leave."""
-        file = directory / f"{name}.faiss"
-        self._is_exact = not (directory / f"{name}_fine.npy").exists()
-        flag = faiss.IO_FLAG_MMAP_IFC if self._is_exact else faiss.IO_FLAG_MMAP
-        self._index: Any = faiss.read_index(str(file), flag | faiss.IO_FLAG_READ_ONLY)
+        """Raises RuntimeError for files that `write_vectors` did not leave."""
+        file = str(directory / f"{name}.faiss")
+        self._index: Any = faiss.read_index(file, faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
+        self._is_exact = isinstance(self._index, faiss.IndexIDMap)
         self.dimension = int(self._index.d)
-        if not self._is_exact:
-            self._fine = map_array(directory, f"{name}_fine")  # (R, D / 2)
-            self._steps = _steps(self._index)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
-    def search(self, query: Vector, limit: int, visible: Bits) -> tuple[Rows, Cosines]:
+    def search(self, query: Vector, limit: int, visible: Flags) -> tuple[Rows, Cosines]:
         """The visible rows with the nearest vectors, best first, at most `limit`."""
-        selector = faiss.IDSelectorBitmap(visible.nbytes, faiss.swig_ptr(visible.view(np.uint8)))
-        asked = query[None].astype(np.float32)  # (1, D)
         settings: Any  # FAISS's types lack the arguments
-        if self._is_exact:
-            settings = faiss.SearchParameters()
-            settings.sel = selector
-            cosines, rows = self._index.search(asked, limit, params=settings)
-        else:
-            settings = faiss.SearchParametersIVF()
-            settings.sel, settings.nprobe = selector, _PROBES
-            cosines, rows = self._index.search(asked, _CANDIDATES * limit, params=settings)
-            cosines = cosines + self._rest(rows[0], asked[0])
+        settings = faiss.SearchParameters() if self._is_exact else faiss.SearchParametersIVF(nprobe=_PROBES)
+        bits = np.packbits(visible, bitorder="little")
+        selector = faiss.IDSelectorBitmap(bits.nbytes, faiss.swig_ptr(bits))
+        settings.sel = selector
+        cosines, rows = self._index.search(query[None].astype(np.float32), limit, params=settings)
         kept = rows[0] >= 0  # -1: fewer vectors than requested
         found: Rows = rows[0][kept]
         rounded = np.round(cosines[0][kept], 6)
-        order = np.argsort(-rounded, kind="stable")[:limit]
+        order = np.argsort(-rounded, kind="stable")
         return found[order], rounded[order]
-
-    def _rest(self, rows: Rows, query: Vector) -> Cosines:
-        """(K,) what the last 4 bits add to the cosines."""
-        packed = self._fine[np.maximum(rows, 0)]  # (K, D / 2)
-        levels = np.stack([packed & 15, packed >> 4], axis=2).reshape(len(rows), -1)[:, : self.dimension]
-        scaled = self._steps * query
-        rest: Cosines = (levels @ scaled + (0.5 - _FINE / 2) * scaled.sum()) / _FINE
-        return rest
 
 
 def write_vectors(directory: Path, name: str, vectors: Matrix, rows: Rows, *, exact: int = EXACT) -> None:
-    """`vectors` (N, D) may be a mapped file: it is read in parts. `rows` (N,) are the row of each."""
-    is_exact = len(vectors) <= exact
-    index = faiss.IndexIDMap(faiss.IndexFlatIP(vectors.shape[1])) if is_exact else _trained(vectors)
-    fine = None if is_exact else np.zeros((int(rows.max()) + 1, (vectors.shape[1] + 1) // 2), np.uint8)
+    """`vectors` (N, D) may be a mapped file: it is read in parts. `rows` (N,) are the row of each.
+
+    More than `exact` are in cells, in half precision.
+    """
+    dimension = vectors.shape[1]
+    index: Any = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
+    if len(vectors) > exact:
+        cells = int(_CELLS * len(vectors) ** 0.5)
+        index = faiss.index_factory(dimension, f"IVF{cells},SQfp16", faiss.METRIC_INNER_PRODUCT)
+        index.cp.niter, index.cp.max_points_per_centroid = _ROUNDS, _TRAINED_ON
+        size = min(len(vectors), cells * _TRAINED_ON)
+        sample = np.random.default_rng(0).choice(len(vectors), size, replace=False)
+        index.train(np.array(vectors[np.sort(sample)]))
     for start in range(0, len(vectors), _BATCH):
-        part, numbers = np.array(vectors[start : start + _BATCH]), rows[start : start + _BATCH]
-        if fine is None:
-            index.add_with_ids(part, numbers)
-        else:
-            codes = index.sa_encode(part)
-            index.add_sa_codes(codes, numbers)
-            fine[numbers] = _packed_rest(part - index.sa_decode(codes), _steps(index))
+        index.add_with_ids(np.array(vectors[start : start + _BATCH]), rows[start : start + _BATCH])
     faiss.write_index(index, str(directory / f"{name}.faiss"))
-    if fine is not None:
-        save_array(directory, f"{name}_fine", fine)
-
-
-def _trained(vectors: Matrix) -> Any:
-    dimension, cells = vectors.shape[1], int(_CELLS * len(vectors) ** 0.5)
-    centers: Any = faiss.IndexFlatIP(dimension)
-    kind = faiss.ScalarQuantizer.QT_8bit
-    index = faiss.IndexIVFScalarQuantizer(centers, dimension, cells, kind, faiss.METRIC_INNER_PRODUCT)
-    index.sq.rangestat_arg = _MARGIN
-    index.cp.niter = _ROUNDS
-    index.cp.max_points_per_centroid = _TRAINED_ON
-    sample = np.random.default_rng(0).choice(len(vectors), min(len(vectors), cells * _TRAINED_ON), replace=False)
-    index.train(np.array(vectors[np.sort(sample)]))
-    centers.this.disown()
-    index.own_fields = True
-    return index
-
-
-def _steps(index: Any) -> NDArray[np.float32]:
-    """(D,) the size of a quantization step."""
-    trained = faiss.vector_to_array(index.sq.trained)  # (2 D,): the least, and the range
-    steps: NDArray[np.float32] = (trained[index.d :] / 255).astype(np.float32)
-    return steps
-
-
-def _packed_rest(rest: Matrix, steps: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """(N, D / 2): 4 bits for each number of what 8 bits leave of a vector."""
-    levels = np.floor((rest / np.maximum(steps, np.finfo(np.float32).tiny) + 0.5) * _FINE)
-    levels = np.clip(levels, 0, _FINE - 1).astype(np.uint8)
-    if levels.shape[1] % 2:
-        levels = np.pad(levels, ((0, 0), (0, 1)))
-    packed: NDArray[np.uint8] = levels[:, ::2] | levels[:, 1::2] << 4
-    return packed
 
 
 REACHES: tuple[Reach, ...] = ("owner", "trial", "all")  # by number
-OWNER, TRIAL, ALL, NONE = range(4)  # NONE: the row is empty
+OWNER, TRIAL, ALL = range(3)
 
 
 class MappedSkills:
-    """Rows are those of the n-gram bitmaps, some of them empty."""
-
     def __init__(self, directory: Path) -> None:
         """Raises OSError, ValueError and RuntimeError for files that `write_skills` did not leave."""
-        self.ngrams = NgramBitmaps(directory)
+        self.ngrams = MappedNgrams(directory)
         self.queries = _vectors(directory, "queries")
         self.sources = _vectors(directory, "sources")
         self._texts = StringTable.open(directory, "texts")  # by row: signature and instruction
@@ -392,14 +202,8 @@ class MappedSkills:
         self._by_name = _Groups(directory, "name")  # from the oldest version
         self._by_scenario = _Groups(directory, "scenario")  # from the newest version, then by name
 
-    @property
-    def rows(self) -> int:
+    def __len__(self) -> int:
         return len(self._ids)
-
-    @property
-    def everything(self) -> Bits:
-        """A bit for each row that has a skill."""
-        return _packed_flags(self._reaches != NONE)
 
     def row_of(self, skill_id: UUID) -> int | None:
         wanted = skill_id.bytes
@@ -450,31 +254,30 @@ class MappedSkills:
     def is_in(self, scenario: str, row: int) -> bool:
         return bool(self._by_scenario.keys.find(scenario) == self._scenarios[row])
 
-    def in_scenario(self, scenario: str, limit: int, visible: Bits) -> Rows:
+    def in_scenario(self, scenario: str, limit: int, visible: Flags) -> Rows:
         """The visible skills of a scenario with the highest versions, at most `limit`."""
         rows = self._by_scenario.rows_of(scenario)
         found: list[int] = []
         for start in range(0, len(rows), 64 * limit):
             part = rows[start : start + 64 * limit]
-            shown = (visible[part // 64] >> (part % 64).astype(np.uint64)) & np.uint64(1) > 0
-            found.extend(part[shown].tolist())
+            found.extend(part[visible[part]].tolist())
             if len(found) >= limit:
                 break
         return np.array(found[:limit], np.int64)
 
-    def visible_to(self, owners: Collection[str]) -> Bits:
+    def visible_to(self, owners: Collection[str]) -> Flags:
         """The rows that are of each name the newest version among those that reach the tasks of these owners.
 
         A version on trial reaches all if it is the oldest one and no version reaches all anyway.
         """
         numbers = [self._principals.find(owner) for owner in owners]
         is_own = np.isin(self._owners, [number for number in numbers if number is not None])
-        visible = (self._reaches == TRIAL) | (self._reaches == ALL) | (is_own & (self._reaches != NONE))
+        visible: Flags = is_own | (self._reaches != OWNER)
         rows, starts = self._by_name.shared  # of the names with more than one version
         if len(rows):
             visible[rows] = False
             visible[_newest_visible(rows, starts, self._reaches[rows], is_own[rows])] = True
-        return _packed_flags(visible)
+        return visible
 
 
 class _Groups:
@@ -514,15 +317,11 @@ def _newest_visible(rows: Rows, starts: Rows, reaches: NDArray[np.uint8], is_own
     return chosen
 
 
-def _packed_flags(flags: NDArray[np.bool_]) -> Bits:
-    return np.packbits(flags, bitorder="little").view(np.uint64)
-
-
 def _vectors(directory: Path, name: str) -> MappedVectors | None:
     return MappedVectors(directory, name) if (directory / f"{name}.faiss").exists() else None
 
 
-_PRINCIPALS = 16  # whose visible rows are kept: 1 bit for each skill
+_PRINCIPALS = 16  # whose visible rows are kept: a byte for each skill
 
 
 class MappedIndex:
@@ -532,15 +331,15 @@ class MappedIndex:
         self.skills = skills
         self._queries = skills.queries if compare_vectors else None
         self._sources = skills.sources if compare_vectors else None
-        self._left = skills.everything
+        self._left: Flags = np.ones(len(skills), np.bool_)
         self._visible = self._left
         self._changed: list[str] = []  # names, with repetitions
         self._rows: dict[str, dict[UUID, int]] = {}  # of the names that changed
-        self._views: dict[frozenset[str], tuple[Bits, int]] = {}  # owners -> rows, and the changes they reflect
+        self._views: dict[frozenset[str], tuple[Flags, int]] = {}  # owners -> rows, and the changes they reflect
         self._found: dict[UUID, int] = {}  # rows of what the searches of a view returned
 
     def __len__(self) -> int:
-        return int(np.bitwise_count(self._left).sum())
+        return int(self._left.sum())
 
     @property
     def has_vectors(self) -> bool:
@@ -556,7 +355,7 @@ class MappedIndex:
             rows = self._rows[name]
             chosen = newest(name)
             for skill_id, row in rows.items():
-                _put(visible, row, skill_id == chosen and _has(self._left, row))
+                visible[row] = skill_id == chosen and self._left[row]
         self._views[key] = visible, len(self._changed)
         if len(self._views) > _PRINCIPALS:
             del self._views[next(iter(self._views))]
@@ -574,18 +373,18 @@ class MappedIndex:
     def name_of(self, skill_id: UUID) -> str | None:
         """None for a skill that is not mapped, or no more."""
         row = self.skills.row_of(skill_id)
-        return None if row is None or not _has(self._left, row) else self.skills.name(row)
+        return None if row is None or not self._left[row] else self.skills.name(row)
 
     def change(self, name: str, gone: UUID | None = None) -> None:
         """Note that the versions of a name changed; `gone` is a mapped one that is out of date."""
         if name in self._rows:
             self._changed.append(name)
         if gone is not None:
-            _put(self._left, self._rows[name][gone], False)
+            self._left[self._rows[name][gone]] = False
 
     def is_visible(self, skill_id: UUID) -> bool:
         row = self.skills.row_of(skill_id)
-        return row is not None and _has(self._visible, row)
+        return row is not None and bool(self._visible[row])
 
     def offer(self, skill_id: UUID) -> Offer:
         """Without its source. Raises KeyError for an unknown id."""
@@ -632,12 +431,3 @@ class MappedIndex:
         if row is None:
             raise KeyError(skill_id)
         return row
-
-
-def _has(bits: Bits, row: int) -> bool:
-    return bool(bits[row // 64] >> np.uint64(row % 64) & np.uint64(1))
-
-
-def _put(bits: Bits, row: int, value: bool) -> None:
-    bit = np.uint64(1 << row % 64)
-    bits[row // 64] = bits[row // 64] | bit if value else bits[row // 64] & ~bit

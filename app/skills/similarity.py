@@ -76,6 +76,30 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
+def best_matches(
+    hits: NDArray[np.int32],
+    query_size: int,
+    lengths: NDArray[np.int32],
+    lost: NDArray[np.int32],
+    shown: NDArray[np.bool_],
+    limit: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The shown rows with the highest Jaccard similarity above 0, best first; ties go to the highest row.
+
+    `hits` has a row for each n-gram that it shares with the query, which has `query_size`; `lengths`, `lost` to
+    slots, and `shown` (R,) are by row.
+    """
+    counts = np.bincount(hits)
+    rows = np.flatnonzero((counts > 0) & shown[: len(counts)])
+    shared = counts[rows]
+    scores = shared / (lengths[rows] + np.maximum(query_size - shared - lost[rows], 0))
+    if len(rows) > limit:
+        best = scores >= np.partition(scores, -limit)[-limit]
+        rows, scores = rows[best], scores[best]
+    order = np.lexsort((-rows, -scores))[:limit]
+    return rows[order], scores[order]
+
+
 class NgramIndex(Generic[Key]):
     """Finds the most similar texts. A removed text takes up space until the next compaction."""
 
@@ -84,7 +108,7 @@ class NgramIndex(Generic[Key]):
         self._postings: dict[str, array[int]] = {}  # n-gram -> rows
         self._keys: list[Key] = []  # row -> key
         self._lengths = array("i")  # row -> number of n-grams; 0: removed
-        self._excused = array("i")  # row -> number of n-grams lost to its slots
+        self._lost = array("i")  # row -> number of n-grams lost to its slots
         self._rows: dict[Key, int] = {}
 
     def __len__(self) -> int:
@@ -97,7 +121,7 @@ class NgramIndex(Generic[Key]):
         row = len(self._keys)
         self._keys.append(key)
         self._lengths.append(len(grams))
-        self._excused.append(len(ngrams(text, self._sizes)) - len(grams))
+        self._lost.append(len(ngrams(text, self._sizes)) - len(grams))
         self._rows[key] = row
         for gram in grams:
             self._postings.setdefault(gram, array("i")).append(row)
@@ -115,21 +139,9 @@ class NgramIndex(Generic[Key]):
         postings = [np.frombuffer(self._postings[gram], np.int32) for gram in grams if gram in self._postings]
         if not postings:
             return []
-        rows, scores = self._score(np.concatenate(postings), len(grams))
-        if len(rows) > limit:
-            best = scores >= np.partition(scores, -limit)[-limit]
-            rows, scores = rows[best], scores[best]
-        order = np.lexsort((-rows, -scores))[:limit]
-        return [(self._keys[rows[place]], float(scores[place])) for place in order]
-
-    def _score(self, hits: NDArray[np.int32], query_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """`hits` has one row number per shared n-gram. Returns (R,) rows and (R,) similarities."""
-        counts = np.bincount(hits)
-        lengths = np.frombuffer(self._lengths, np.int32)[: len(counts)]
-        excused = np.frombuffer(self._excused, np.int32)[: len(counts)]
-        rows = np.flatnonzero((counts > 0) & (lengths > 0))
-        shared = counts[rows]
-        return rows, shared / (lengths[rows] + np.maximum(query_size - shared - excused[rows], 0))
+        lengths, lost = np.frombuffer(self._lengths, np.int32), np.frombuffer(self._lost, np.int32)
+        rows, scores = best_matches(np.concatenate(postings), len(grams), lengths, lost, lengths > 0, limit)
+        return [(self._keys[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
 
     def _compact(self) -> None:
         """Renumber the rows, in the same order."""
@@ -138,7 +150,7 @@ class NgramIndex(Generic[Key]):
         moved[kept] = np.arange(len(kept), dtype=np.int32)
         self._keys = [self._keys[row] for row in kept]
         self._lengths = array("i", (self._lengths[row] for row in kept))
-        self._excused = array("i", (self._excused[row] for row in kept))
+        self._lost = array("i", (self._lost[row] for row in kept))
         self._rows = {key: row for row, key in enumerate(self._keys)}
         postings = {}
         for gram, rows in self._postings.items():

@@ -72,7 +72,7 @@ def measure(count: int, tree: Path = _ROOT) -> dict[str, Any]:
         project_id = asyncio.run(_project(url))
         synthetic_skills.store(url, project_id, count)
         queries = _queries(directory / "queries.npz")
-        has_files = (tree / "app" / "skills" / "mapped").exists()
+        has_files = any((tree / "app" / "skills").glob("mapped*"))
         files = directory / "files"
         written, memory = _write(url, files, project_id, tree) if has_files else (0.0, 0.0)
         readers, figures = [], []

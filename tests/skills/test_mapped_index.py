@@ -10,7 +10,7 @@ import numpy as np
 from app.base.values import Offer
 from app.engine.protocol import Vector
 from app.skills.index_files import write_skills
-from app.skills.mapped_index import MappedIndex, MappedSkills, NgramBitmaps, NgramWriter, bits_of
+from app.skills.mapped_index import MappedIndex, MappedNgrams, MappedSkills, NgramWriter
 from app.skills.search import (
     IndexedSkill,
     Query,
@@ -48,21 +48,19 @@ def test_the_ngram_search_of_mapped_texts_returns_what_the_one_in_memory_does(tm
                     words, slots = text(draw), set(draw.sample(WORDS, draw.randrange(4)))
                     writer.add(words, slots)
                     expected.add(number, words, slots)
-                rows = writer.finish(directory)
-                index = NgramBitmaps(directory)
+                writer.write(directory)
+                index = MappedNgrams(directory)
                 hidden = set(draw.sample(range(count), count // 3))
                 for number in hidden:
                     expected.remove(number)
-                shown = np.array(sorted(rows[number] for number in range(count) if number not in hidden), np.int64)
-                visible = bits_of(shown, index.words)
-                numbers = {row: number for number, row in enumerate(rows.tolist())}
+                visible = np.array([number not in hidden for number in range(count)], np.bool_)
                 for _ in range(30):
                     query, limit = (
                         f"{text(draw, 10)} unknown" * draw.randrange(2) or text(draw, 10),
                         draw.choice([1, 3, DEPTH]),
                     )
                     found, scores = index.search(query, limit, visible)
-                    pairs = list(zip([numbers[row] for row in found.tolist()], scores.tolist(), strict=True))
+                    pairs = list(zip(found.tolist(), scores.tolist(), strict=True))
                     assert pairs == expected.search(query, limit), query
 
 
