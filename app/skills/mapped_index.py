@@ -147,8 +147,10 @@ class MappedVectors:
 
     def search(self, query: Vector, limit: int, visible: Flags) -> tuple[Rows, Cosines]:
         """The visible rows with the nearest vectors, best first, at most `limit`."""
-        settings: Any  # FAISS's types lack the arguments
-        settings = faiss.SearchParameters() if self._is_exact else faiss.SearchParametersIVF(nprobe=_PROBES)
+        settings: Any = faiss.SearchParameters()  # FAISS's types lack the fields
+        if not self._is_exact:
+            settings = faiss.SearchParametersIVF()
+            settings.nprobe = _PROBES
         bits = np.packbits(visible, bitorder="little")
         selector = faiss.IDSelectorBitmap(bits.nbytes, faiss.swig_ptr(bits))
         settings.sel = selector

@@ -42,7 +42,7 @@ def longest_instruction(index: SkillIndex, query: Query) -> Ranked[UUID]:
 
 def documented(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill has a docstring."""
-    if not draft.summary:
+    if '"""' not in draft.source:
         yield "It has no docstring."
 
 

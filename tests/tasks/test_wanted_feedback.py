@@ -135,6 +135,7 @@ async def test_the_scores_of_a_trial_are_counted_by_kind_and_side(api: ApiApp, t
             at = began + timedelta(minutes=minutes)
             await served.task(score, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
         trial = await trials_store.current(session, api.demo.id)
+        assert trial is not None
         counted = await feedback.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"decided": KindTrial(KindScores(6, 0.0), KindScores(6, 6.0))}
     found = (await api.client.get("/v1/feedback/wanted")).json()
@@ -150,6 +151,7 @@ async def test_tasks_without_a_scenario_count_by_their_instruction(api: ApiApp, 
         for score, instruction in ((1.0, "Pay  Iris"), (0.0, "pay iris"), (1.0, "call Bo"), (None, "pay Iris")):
             await served.task(score, scenario=None, instruction=instruction, **about)
         trial = await trials_store.current(session, api.demo.id)
+        assert trial is not None
         counted = await feedback.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"pay iris": KindTrial(KindScores(2, 1.0)), "call bo": KindTrial(KindScores(1, 1.0))}
     [found] = (await api.client.get("/v1/feedback/wanted")).json()

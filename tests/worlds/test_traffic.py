@@ -25,5 +25,5 @@ async def test_the_server_takes_every_task_as_it_is_sent() -> None:
     for labels in (True, False):
         tasks = [TaskRequest(**submission(place, "p", labels=labels, scored=True)) for place in places]
         assert Submission(tasks=tasks).requests() == tasks
-        await refuse_unparsable(task.check or "" for task in tasks)
+        await refuse_unparsable(task.check_code or "" for task in tasks)
         assert {task.scenario is not None for task in tasks} == {labels}

@@ -1,6 +1,6 @@
 """The canonical function for a template at a site, as a careful reader of its documents would write it."""
 
-from trainer.lessons.program import indent
+from trainer.lessons.experts import indent
 from trainer.worlds.office.apps import AppSite, Field, Role, Site
 from trainer.worlds.office.scenarios import Selector, Template
 
