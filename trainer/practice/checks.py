@@ -5,8 +5,9 @@ from typing import Final
 
 import msgspec
 
+from app.apis.double.meanings import Record
 from app.apis.double.model import Model
-from app.apis.double.state import Record, State, changes
+from app.apis.double.state import State, changes
 from app.base.values import Json
 from trainer.environment import Verdict
 

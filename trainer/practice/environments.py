@@ -28,10 +28,11 @@ from app.apis.calls.arguments import bind_parameters
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.documents.protocols import parse_document, read_document
+from app.apis.double.meanings import Record
 from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.service import Double, Options, served_document
 from app.apis.double.shapes import flat, value_at
-from app.apis.double.state import TOP, Record, Sample, Sampled, State, sampled
+from app.apis.double.state import TOP, Sample, Sampled, State, sampled
 from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.base.errors import InvalidError, NotFoundError
 from app.base.values import Call, Json, Stop, Task, Trajectory

@@ -14,10 +14,11 @@ import msgspec
 from app.apis.catalog import Operation
 from app.apis.documents.protocols import encode
 from app.apis.double import texts
+from app.apis.double.meanings import Record
 from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.service import Answer, Double
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
-from app.apis.double.state import Part, Record, State, linked, new_key, typed_key
+from app.apis.double.state import Part, State, linked, new_key, typed_key
 from app.apis.double.values import Drawer, NoValueError
 from app.apis.naming import singular, split_words, word_set
 from app.apis.pagination import first_page, next_page

@@ -6,42 +6,34 @@ What a schema does not take of a record is drawn instead, so that an answer alwa
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from app.apis.catalog import Parameter
 from app.apis.double.documents import Reply
-from app.apis.double.meanings import Page
+from app.apis.double.meanings import Page, Record
 from app.apis.double.model import HIDDEN, Collection, Model, Modelled
 from app.apis.double.receiver import Request
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
-from app.apis.double.state import Record, Sampled, State, counted, linked, target_of, typed_key
+from app.apis.double.state import Sampled, State, counted, linked, target_of, typed_key
 from app.apis.double.values import Drawer, NoValueError
-from app.apis.naming import singular, split_words
+from app.apis.naming import singular, split_words, word_set
 from app.apis.pagination import page_field
 from app.base.values import Json
 
-_WELL: Final = (
-    "success",
-    "ok",
-    "acknowledged",
-    "succeeded",
-    "result",
-    "done",
-    "deleted",
-    "updated",
-    "created",
-    "valid",
-)
+_WELL: Final = word_set("success ok acknowledged succeeded result done deleted updated created valid")
 _BADLY: Final = re.compile(
     r"errors?|error_?(code|message|description|details?)|warnings?|exception|failures?", re.IGNORECASE
 )
 _MESSAGES: Final = re.compile(
     r"message|detail|error|title|description|errors|reason|msg|error_?description|error_?message", re.I
 )
+_STATUSES: Final = word_set("status statuscode code errorcode httpstatus")
+_PLACES: Final = word_set("field param parameter loc path pointer")
 _INSIDE: Final = re.compile(r"meta|metadata|pagination|paging|pageinfo|page|links|cursors|responsemetadata")
-_AROUND: Final = {"data", "result", "results", "response"}
+_NOT_SET: Final = word_set("content-type content-length retry-after transfer-encoding connection")
 
 
 class Composer:
@@ -70,7 +62,6 @@ class Composer:
         self,
         made: Modelled,
         page: Page,
-        records: Sequence[Record],
         collection: Collection,
         state: State,
         request: Request,
@@ -79,15 +70,12 @@ class Composer:
         schema, shape = made.reply.schema, made.shape
         if schema is None or shape is None:
             return None if schema is None else self.told(schema, made, {})
-        kept = (
-            frozenset() if shape.holds == "map" else {collection.key}
-        )  # a map says the keys of its records itself
+        is_map = shape.holds == "map"  # which says the keys of its records itself
+        kept = frozenset() if is_map else {collection.key}
         thin = self._thin.get(collection.name, frozenset()) - kept
-        rows = [self.record(shape.item, each, collection, state, thin) for each in records]
+        rows = [self.record(shape.item, each, collection, state, thin) for each in page.rows]
         rows = [_without(each, self._unlisted[collection.name] - kept) for each in rows]
-        content: Json = rows
-        if shape.holds == "map":
-            content = {each.key: row for each, row in zip(records, rows, strict=True)}
+        content: Json = dict(zip((each.key for each in page.rows), rows, strict=True)) if is_map else rows
         return self._wrapped(schema, shape.keys, content, made, page, request)
 
     def record(
@@ -141,12 +129,6 @@ class Composer:
     def told(self, schema: Schema, made: Modelled, known: Mapping[str, Json], key: str = "") -> Json:
         """An answer that is no record: that all went well, or the key of what was made."""
         plain_schema = flat(schema)
-        collection = self._model.collections.get(made.collection)
-        own = (
-            {plain(each) for each in ("id", "uuid", "key", f"{collection.noun}id", collection.key or "id")}
-            if collection
-            else set()
-        )
         if kind_of(plain_schema) in ("string", "integer") and key and "enum" not in plain_schema:
             value = typed_key(schema, key)
             if made.role == "create" and self._fits(schema, value):
@@ -155,6 +137,8 @@ class Composer:
         value = self._drawn(schema, made.operation.name)
         if not isinstance(value, dict):
             return value
+        at = self._model.collections.get(made.collection)
+        own = set() if at is None else set(map(plain, ("id", "uuid", "key", f"{at.noun}id", at.key or "id")))
         for name, each in fields_of(plain_schema).items():
             wanted: list[Json] = []
             if key and plain(name) in own:
@@ -175,19 +159,13 @@ class Composer:
                 value[name] = fit
         return value
 
-    def part(self, schema: Schema, kept: Json) -> Json:
-        """A part that is no record of a collection."""
-        return kept if self._fits(schema, kept) else self._drawn(schema, "part")
-
     def error(self, reply: Reply, status: int, message: str, field: str) -> Json:
         """An error in the form of the document, with a message where it has a place for one."""
-        if reply.schema is None:
-            return {"message": message}
-        try:
-            value = self._drawer.value(reply.schema, "error", f"error {status}")
-        except NoValueError:
-            return {"message": message}
-        return self._with_message(value, reply.schema, status, message, field)
+        if reply.schema is not None:
+            with suppress(NoValueError):
+                value = self._drawer.value(reply.schema, "error", f"error {status}")
+                return self._with_message(value, reply.schema, status, message, field)
+        return {"message": message}
 
     def headers(self, made: Modelled, page: Page | None, request: Request) -> dict[str, str]:
         """Those that the document names, and a link to the next page where nothing else tells of one."""
@@ -200,18 +178,12 @@ class Composer:
                     found[name] = f'<{address}>; rel="next"' if name.lower() == "link" else address
             elif about == "total" and page is not None:
                 found[name] = str(page.total)
-            elif name.lower() not in (
-                "content-type",
-                "content-length",
-                "retry-after",
-                "transfer-encoding",
-                "connection",
-            ):
+            elif name.lower() not in _NOT_SET:
                 value = self._drawn(schema or {"type": "string"}, f"header {name}", name)
                 found[name] = str(value).lower() if isinstance(value, bool) else str(value)
-        bare = made.shape is not None and not made.shape.keys and page is not None and page.following is not None
-        cursor = made.query.paging is not None and made.query.paging.by == "cursor"
-        if bare and cursor and page is not None and not any(page_field(each) == "next" for each in found):
+        bare = made.shape is not None and not made.shape.keys
+        goes_on = page is not None and page.following is not None and _by_cursor(made)
+        if page is not None and goes_on and bare and not any(page_field(each) == "next" for each in found):
             found["Link"] = f'<{self._next_url(made, page, request)}>; rel="next"'
         return {name: re.sub(r"[^\x20-\x7e]", "-", value) for name, value in found.items()}
 
@@ -275,37 +247,22 @@ class Composer:
         for name, each in fields.items():
             if name == key:
                 found[name] = self._wrapped(each, inner, content, made, page, request)
-            elif (
-                page is not None
-                and request is not None
-                and (value := self._about_page(name, each, made, page, request))
-            ):
+            elif page and request and (value := self._about_page(name, each, made, page, request)):
                 found[name] = value[0]
-            elif name in needed or (
-                kind_of(flat(each)) in ("string", "boolean", "integer") and self._is_quiet(name)
-            ):
+            elif name in needed or (kind_of(flat(each)) in ("string", "boolean", "integer") and _is_quiet(name)):
                 found[name] = self._around(name, each, made)
         if self._fits(schema, found):
             return found
         whole = self._drawn(schema, made.operation.name)
         return {**whole, **found} if isinstance(whole, dict) and self._fits(schema, {**whole, **found}) else found
 
-    def _is_quiet(self, name: str) -> bool:
-        """Whether an optional field of an envelope is there: not if it tells of errors or of other pages."""
-        return (
-            not _BADLY.fullmatch(name)
-            and page_field(name) is None
-            and not plain(name).startswith(("prev", "first", "last", "next"))
-        )
-
     def _around(self, name: str, schema: Schema, made: Modelled) -> Json:
         if plain(name) in _WELL and kind_of(flat(schema)) == "boolean":
             return True
-        if _BADLY.fullmatch(name):
-            nothing: tuple[Json, ...] = (None, [], "", {}, 0, False)
-            for each in nothing:
-                if self._fits(schema, each):
-                    return each
+        nothing: tuple[Json, ...] = (None, [], "", {}, 0, False)
+        for each in nothing if _BADLY.fullmatch(name) else ():
+            if self._fits(schema, each):
+                return each
         return self._field(schema, name, f"envelope {made.operation.name}")
 
     def _about_page(self, name: str, schema: Schema, made: Modelled, page: Page, request: Request) -> list[Json]:
@@ -347,15 +304,13 @@ class Composer:
     def _next_forms(self, made: Modelled, page: Page, request: Request, schema: Schema) -> list[Json]:
         if page.following is None:
             return [None] if is_nullable(schema) or kind_of(schema) == "" else []
-        address = self._next_url(made, page, request)
-        is_cursor = made.query.paging is not None and made.query.paging.by == "cursor"
-        is_address = schema.get("format") in ("uri", "url", "uri-reference")
-        forms: list[Json] = [page.following, str(page.following)] if is_cursor and not is_address else [address]
         if kind_of(schema) in ("integer", "number"):
-            forms = [page.following]
+            return [page.following]
+        address = self._next_url(made, page, request)
         if kind_of(schema) == "object":
-            forms = [{name: address} for name in fields_of(schema) if plain(name) in ("href", "url")]
-        return forms
+            return [{name: address} for name in fields_of(schema) if plain(name) in ("href", "url")]
+        is_address = schema.get("format") in ("uri", "url", "uri-reference")
+        return [page.following, str(page.following)] if _by_cursor(made) and not is_address else [address]
 
     def _next_url(self, made: Modelled, page: Page, request: Request) -> str:
         name = made.query.paging.parameter.wire_name if made.query.paging is not None else "page"
@@ -375,22 +330,17 @@ class Composer:
         for name, each in fields_of(flat(schema)).items():
             if name not in value:
                 continue
-            kept, new = value[name], value[name]
+            kept, own = value[name], plain(name)
             if isinstance(kept, dict | list):
-                new = self._with_message(kept, each, status, message, field)
-            elif _MESSAGES.fullmatch(name) and isinstance(kept, str):
-                new = message
-            elif plain(name) in ("status", "statuscode", "code", "errorcode", "httpstatus") and type_name(
-                kept
-            ) in ("integer", "number"):
-                new = status
-            elif plain(name) in ("status", "statuscode") and isinstance(kept, str):
-                new = str(status)
-            elif plain(name) in ("field", "param", "parameter", "loc", "path", "pointer") and isinstance(
-                kept, str
-            ):
-                new = field or "body"
-            value[name] = new
+                value[name] = self._with_message(kept, each, status, message, field)
+            elif own in _STATUSES and type_name(kept) in ("integer", "number"):
+                value[name] = status
+            elif isinstance(kept, str) and _MESSAGES.fullmatch(name):
+                value[name] = message
+            elif isinstance(kept, str) and own in ("status", "statuscode"):
+                value[name] = str(status)
+            elif isinstance(kept, str) and own in _PLACES:
+                value[name] = field or "body"
             if not self._fits(schema, value):
                 value[name] = kept
         return value
@@ -400,6 +350,16 @@ def _without(record: Json, names: frozenset[str]) -> Json:
     if not isinstance(record, dict):
         return record
     return {name: value for name, value in record.items() if name not in names}
+
+
+def _by_cursor(made: Modelled) -> bool:
+    return made.query.paging is not None and made.query.paging.by == "cursor"
+
+
+def _is_quiet(name: str) -> bool:
+    """Whether an optional field of an envelope is there: not if it tells of errors or of other pages."""
+    about_pages = page_field(name) is not None or plain(name).startswith(("prev", "first", "last", "next"))
+    return not about_pages and _BADLY.fullmatch(name) is None
 
 
 def noun_in_words(collection: Collection) -> str:

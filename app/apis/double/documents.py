@@ -29,7 +29,7 @@ from app.base.values import Json
 
 _PARAMETER: Final = re.compile(r"\{([^{}/]+)\}")
 _SUFFIX: Final = re.compile(r"\.(json|\{format\})$")
-_METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace", "query")
+METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace", "query")
 _EXAMPLE_NODES: Final = 400  # of one operation that are looked at
 _EXAMPLE_DEPTH: Final = 5
 _EXAMPLES: Final = 12  # of one field
@@ -104,8 +104,8 @@ def _nodes(
             item = references.follow(entry, path)
         except ApiDocumentError:
             continue
-        for method in _METHODS:
-            if method in item and isinstance(item[method], Mapping):
+        for method in METHODS:
+            if isinstance(item.get(method), Mapping):
                 yield (method, path), item[method]
 
 

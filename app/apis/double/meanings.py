@@ -16,43 +16,21 @@ import msgspec
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, kind_of, plain
-from app.apis.naming import split_words
+from app.apis.naming import split_words, word_set
 from app.apis.pagination import Paging, paging_of, size_of
 from app.base.values import Json
 
 Test = Literal["equal", "unequal", "contains", "words", "least", "most", "over", "under"]
 
-_SEARCHES: Final = {
-    "q",
-    "query",
-    "search",
-    "searchquery",
-    "searchterm",
-    "keyword",
-    "keywords",
-    "term",
-    "text",
-    "s",
-    "find",
-}
-_SORTS: Final = {"sort", "sortby", "sortfield", "orderby", "ordering", "sortkey", "sortcolumn", "order", "sorting"}
-_DIRECTIONS: Final = {
-    "direction",
-    "sortdirection",
-    "sortorder",
-    "orderdirection",
-    "dir",
-    "sortdir",
-    "orderdir",
-    "order",
-}
-_ENDINGS: Final[Mapping[tuple[str, ...], Test]] = {
-    ("icontains",): "contains", ("contains",): "contains", ("like",): "contains", ("ilike",): "contains",
-    ("gte",): "least", ("ge",): "least", ("since",): "least", ("from",): "least", ("min",): "least",
-    ("start",): "least", ("lte",): "most", ("le",): "most", ("until",): "most", ("to",): "most",
-    ("max",): "most", ("end",): "most", ("gt",): "over", ("after",): "over", ("lt",): "under",
-    ("before",): "under", ("ne",): "unequal", ("not",): "unequal", ("eq",): "equal", ("in",): "equal",
-    ("is",): "equal", ("exact",): "equal",
+_SEARCHES: Final = word_set("q query search searchquery searchterm keyword keywords term text s find")
+_SORTS: Final = word_set("sort sortby sortfield orderby ordering sortkey sortcolumn order sorting")
+_DIRECTIONS: Final = word_set("direction sortdirection sortorder orderdirection dir sortdir orderdir order")
+_ENDINGS: Final[Mapping[str, Test]] = {
+    "icontains": "contains", "contains": "contains", "like": "contains", "ilike": "contains", "gte": "least",
+    "ge": "least", "since": "least", "from": "least", "min": "least", "start": "least", "lte": "most",
+    "le": "most", "until": "most", "to": "most", "max": "most", "end": "most", "gt": "over", "after": "over",
+    "lt": "under", "before": "under", "ne": "unequal", "not": "unequal", "eq": "equal", "in": "equal",
+    "is": "equal", "exact": "equal",
 }  # fmt: skip
 _BEGINNINGS: Final[Mapping[str, Test]] = {
     "min": "least", "from": "least", "since": "least", "start": "least", "max": "most", "until": "most",
@@ -63,6 +41,30 @@ _TIMES: Final = ("created", "date", "timestamp", "time", "updated", "started", "
 _DEFAULT_SIZE: Final = 20
 _LARGEST_SIZE: Final = 1_000
 _CURSOR: Final = "after:"
+_STATES: Final = ("state", "status", "phase", "stage", "condition")
+_AFTER: Final[Mapping[str, tuple[str, ...]]] = {  # besides the participle
+    "reopen": ("open", "opened", "reopened", "active", "new"), "open": ("open", "opened"),
+    "start": ("running", "started", "active", "in_progress", "inprogress"),
+    "stop": ("stopped", "inactive", "idle"), "resume": ("running", "active", "resumed", "started"),
+    "run": ("running",), "pause": ("paused",), "complete": ("completed", "complete", "done", "finished"),
+    "finish": ("finished", "done", "completed"), "cancel": ("cancelled", "canceled"),
+    "enable": ("enabled", "active", "on"), "send": ("sent",), "disable": ("disabled", "inactive", "off"),
+    "activate": ("active", "activated", "enabled"), "deactivate": ("inactive", "deactivated", "disabled"),
+    "approve": ("approved", "accepted"), "reject": ("rejected", "declined", "denied"), "pay": ("paid",),
+    "hide": ("hidden",), "read": ("read",), "restore": ("active", "restored", "open"),
+    "unpublish": ("draft", "unpublished"), "submit": ("submitted", "pending"), "freeze": ("frozen",),
+    "ship": ("shipped",), "suspend": ("suspended",), "void": ("void", "voided"),
+}  # fmt: skip
+_FLAGS: Final[Mapping[str, tuple[str, bool]]] = {
+    "enable": ("enabled", True), "disable": ("enabled", False), "activate": ("active", True),
+    "deactivate": ("active", False), "reopen": ("closed", False), "open": ("closed", False),
+    "resume": ("paused", False), "restore": ("deleted", False), "show": ("hidden", False),
+    "complete": ("completed", True), "read": ("read", True), "finish": ("finished", True),
+    "favorite": ("favorite", True), "favourite": ("favourite", True), "like": ("liked", True),
+    "follow": ("following", True), "subscribe": ("subscribed", True),
+}  # fmt: skip
+_DOUBLED: Final = ("pin", "stop", "ship", "star", "ban", "drop", "flag")
+_SETTING: Final = {"assign", "rename", "move", "set", "update", "change", "edit", "transfer", "label", "priority"}
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -85,18 +87,18 @@ class ListQuery(msgspec.Struct, frozen=True):
     fields: tuple[str, ...] = ()  # that can be sorted by
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A record as a query sees it."""
+class Record(msgspec.Struct):
+    """One record. `scope` are the keys of the records above it."""
 
     key: str
+    scope: tuple[str, ...]
     fields: dict[str, Json]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The records of one page, `first` is the place of the first of them among `total`."""
+    """The records of one page, of `total` ones on all pages."""
 
-    rows: list[Row]
-    first: int
+    rows: list[Record]
     size: int
     total: int
     following: Json = None  # the parameter of the next page; None on the last
@@ -109,7 +111,11 @@ def list_query(operation: Operation, item: Schema, key: str, parents: Sequence[s
     about_pages = {
         each.wire_name for each in (None if paging is None else paging.parameter, size) if each is not None
     }
-    free = [each for each in operation.parameters if each.wire_name not in about_pages and _is_query(each)]
+    free = [
+        each
+        for each in operation.parameters
+        if each.wire_name not in about_pages and each.place in ("query", "querystring", "body")
+    ]
     sort = next((each for each in free if plain(each.wire_name) in _SORTS and not _is_direction(each)), None)
     direction = next((each for each in free if each is not sort and plain(each.wire_name) in _DIRECTIONS), None)
     filters: list[Filter] = []
@@ -125,7 +131,7 @@ def list_query(operation: Operation, item: Schema, key: str, parents: Sequence[s
     return ListQuery(tuple(filters), sort, direction, paging, size, tuple(ignored), tuple(fields))
 
 
-def chosen(query: ListQuery, rows: Sequence[Row], given: Mapping[str, Json]) -> list[Row]:
+def chosen(query: ListQuery, rows: Sequence[Record], given: Mapping[str, Json]) -> list[Record]:
     """The rows that pass the filters, in the order asked for. `given` are the parameters, by wire name."""
     kept = list(rows)
     for each in query.filters:
@@ -135,7 +141,7 @@ def chosen(query: ListQuery, rows: Sequence[Row], given: Mapping[str, Json]) -> 
     return _sorted(query, kept, given)
 
 
-def page_of(query: ListQuery, rows: Sequence[Row], given: Mapping[str, Json]) -> Page:
+def page_of(query: ListQuery, rows: Sequence[Record], given: Mapping[str, Json]) -> Page:
     """The page asked for; all of the rows if the list has no pages."""
     asked = None if query.size is None else given.get(query.size.wire_name, query.size.schema.get("default"))
     most = _LARGEST_SIZE if query.size is None else query.size.schema.get("maximum", _LARGEST_SIZE)
@@ -147,7 +153,7 @@ def page_of(query: ListQuery, rows: Sequence[Row], given: Mapping[str, Json]) ->
     found = list(rows[first : first + size])
     more = first + size < len(rows) and query.paging is not None
     following = _following(query.paging, first + size, size, found) if query.paging is not None and more else None
-    return Page(found, first, size, len(rows), following)
+    return Page(found, size, len(rows), following)
 
 
 def same(one: Json, other: Json) -> bool:
@@ -157,10 +163,6 @@ def same(one: Json, other: Json) -> bool:
     (True, True, True, False)
     """
     return one == other or _text(one) == _text(other)
-
-
-def _is_query(parameter: Parameter) -> bool:
-    return parameter.place in ("query", "querystring", "body")
 
 
 def _is_direction(parameter: Parameter) -> bool:
@@ -178,29 +180,18 @@ def _filter(parameter: Parameter, fields: Mapping[str, Schema], key: str) -> Fil
         return Filter(parameter, field, "equal")
     if own in _SEARCHES:
         return Filter(parameter, "", "words")
-    for begin, test in _BEGINNINGS.items():
-        if words and words[0] == begin and (field := _compared("".join(words[1:]), fields, test)) is not None:
-            return Filter(parameter, field, test)
-    for end, test in _ENDINGS.items():
-        if tuple(words[-1:]) == end and (field := _compared("".join(words[:-1]), fields, test)) is not None:
+    for tests, place, rest in ((_BEGINNINGS, 0, words[1:]), (_ENDINGS, -1, words[:-1])):
+        test = tests.get(words[place]) if words else None
+        if test is not None and (field := _compared("".join(rest), fields, test)) is not None:
             return Filter(parameter, field, test)
     return None
 
 
 def _field(name: str, fields: Mapping[str, Schema]) -> str | None:
     """The field of this name, or of nearly this name: `project` for `project_id`, `active` for `is_active`."""
-    by_name = {plain(each): each for each in reversed(list(fields))}
-    for own in (
-        name,
-        f"{name}id",
-        name.removesuffix("id"),
-        f"is{name}",
-        name.removeprefix("is"),
-        name.removesuffix("s"),
-    ):
-        if own and own in by_name:
-            return by_name[own]
-    return by_name.get(f"{name}s")
+    by_name = {plain(each): each for each in reversed(list(fields)) if plain(each)}
+    forms = (name, f"{name}id", name.removesuffix("id"), f"is{name}", name.removeprefix("is"))
+    return next((by_name[each] for each in (*forms, name.removesuffix("s"), f"{name}s") if each in by_name), None)
 
 
 def _compared(name: str, fields: Mapping[str, Schema], test: Test) -> str | None:
@@ -210,18 +201,14 @@ def _compared(name: str, fields: Mapping[str, Schema], test: Test) -> str | None
         return found
     if test in ("equal", "unequal", "contains") or name not in ("", "date", "time", "timestamp", "datetime"):
         return None
-    times = [each for each, schema in fields.items() if is_time(schema)]
+    formats = ("date-time", "date", "datetime", "timestamp")
+    times = [each for each, schema in fields.items() if flat(schema).get("format") in formats]
     return next(
         (each for start in _TIMES for each in times if plain(each).startswith(start)), next(iter(times), None)
     )
 
 
-def is_time(schema: Schema) -> bool:
-    """Whether the values are dates, by their format."""
-    return flat(schema).get("format") in ("date-time", "date", "datetime", "timestamp")
-
-
-def _passes(rule: Filter, row: Row, wanted: Json) -> bool:
+def _passes(rule: Filter, row: Record, wanted: Json) -> bool:
     if rule.field == "":
         words = _text(wanted).split()
         told = " ".join(_texts(row.fields))
@@ -233,7 +220,12 @@ def _passes(rule: Filter, row: Row, wanted: Json) -> bool:
         return any(same(each, one) for each in values for one in asked) == (rule.test == "equal")
     if rule.test == "contains":
         return _text(wanted) in _text(value)
-    return _stands(rule.test, _rank(value), _rank(wanted))
+    found, bound = _rank(value), _rank(wanted)
+    if found is None or bound is None:
+        return False
+    return {"least": found >= bound, "most": found <= bound, "over": found > bound, "under": found < bound}[
+        rule.test
+    ]
 
 
 def _listed(wanted: Json, value: Json) -> list[Json]:
@@ -249,13 +241,6 @@ def _values(value: Json) -> Iterator[Json]:
             yield from (each[name] for name in KEYS if name in each)
         else:
             yield each
-
-
-def _stands(test: Test, value: float | None, wanted: float | None) -> bool:
-    if value is None or wanted is None:
-        return False
-    compared = {"least": value >= wanted, "most": value <= wanted, "over": value > wanted, "under": value < wanted}
-    return compared[test]
 
 
 def _rank(value: Json) -> float | None:
@@ -275,11 +260,10 @@ def _rank(value: Json) -> float | None:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def _sorted(query: ListQuery, rows: list[Row], given: Mapping[str, Json]) -> list[Row]:
+def _sorted(query: ListQuery, rows: list[Record], given: Mapping[str, Json]) -> list[Record]:
     asked = None if query.sort is None else given.get(query.sort.wire_name, query.sort.schema.get("default"))
     direction = None if query.direction is None else given.get(query.direction.wire_name)
-    for each in reversed(_orders(asked)):
-        name, descending = each
+    for name, descending in reversed(_orders(asked)):
         field = _field(plain(name), {each: {} for each in query.fields})
         if field is not None:
             down = descending or _text(direction) in ("desc", "descending", "-1")
@@ -310,7 +294,7 @@ def _order(value: Json) -> tuple[int, float, str]:
     return (0, rank, "") if rank is not None else (1, 0.0, _text(value))
 
 
-def _first_row(paging: Paging, given: Mapping[str, Json], size: int, rows: Sequence[Row]) -> int:
+def _first_row(paging: Paging, given: Mapping[str, Json], size: int, rows: Sequence[Record]) -> int:
     value = given.get(paging.parameter.wire_name)
     if paging.by == "cursor":
         return _after(value, rows)
@@ -319,18 +303,17 @@ def _first_row(paging: Paging, given: Mapping[str, Json], size: int, rows: Seque
     return max(0, place)
 
 
-def _following(paging: Paging, place: int, size: int, rows: Sequence[Row]) -> Json:
-    if paging.by == "cursor":
-        is_key = plain(paging.parameter.wire_name) == "startingafter"
-        if kind_of(flat(paging.parameter.schema)) in ("integer", "number"):
-            return place
-        return (
-            rows[-1].key if is_key else base64.urlsafe_b64encode(f"{_CURSOR}{place}".encode()).decode().rstrip("=")
-        )
-    return paging.first + (place // size if paging.by == "page" else place)
+def _following(paging: Paging, place: int, size: int, rows: Sequence[Record]) -> Json:
+    if paging.by != "cursor":
+        return paging.first + (place // size if paging.by == "page" else place)
+    if kind_of(flat(paging.parameter.schema)) in ("integer", "number"):
+        return place
+    if plain(paging.parameter.wire_name) == "startingafter":
+        return rows[-1].key
+    return base64.urlsafe_b64encode(f"{_CURSOR}{place}".encode()).decode().rstrip("=")
 
 
-def _after(value: Json, rows: Sequence[Row]) -> int:
+def _after(value: Json, rows: Sequence[Record]) -> int:
     """The place behind a cursor, which is one of ours or a key; 0 for any other."""
     if isinstance(value, int) and not isinstance(value, bool):
         return max(0, value)
@@ -360,31 +343,6 @@ def _text(value: Json) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value).casefold()
-
-
-_STATES: Final = ("state", "status", "phase", "stage", "condition")
-_AFTER: Final[Mapping[str, tuple[str, ...]]] = {  # besides the participle
-    "reopen": ("open", "opened", "reopened", "active", "new"), "open": ("open", "opened"),
-    "start": ("running", "started", "active", "in_progress", "inprogress"),
-    "stop": ("stopped", "inactive", "idle"), "resume": ("running", "active", "resumed", "started"),
-    "run": ("running",), "pause": ("paused",), "complete": ("completed", "complete", "done", "finished"),
-    "finish": ("finished", "done", "completed"), "cancel": ("cancelled", "canceled"),
-    "enable": ("enabled", "active", "on"), "send": ("sent",), "disable": ("disabled", "inactive", "off"),
-    "activate": ("active", "activated", "enabled"), "deactivate": ("inactive", "deactivated", "disabled"),
-    "approve": ("approved", "accepted"), "reject": ("rejected", "declined", "denied"), "pay": ("paid",),
-    "hide": ("hidden",), "read": ("read",), "restore": ("active", "restored", "open"),
-    "unpublish": ("draft", "unpublished"), "submit": ("submitted", "pending"), "freeze": ("frozen",),
-    "ship": ("shipped",), "suspend": ("suspended",), "void": ("void", "voided"),
-}  # fmt: skip
-_FLAGS: Final[Mapping[str, tuple[str, bool]]] = {
-    "enable": ("enabled", True), "disable": ("enabled", False), "activate": ("active", True),
-    "deactivate": ("active", False), "reopen": ("closed", False), "open": ("closed", False),
-    "resume": ("paused", False), "restore": ("deleted", False), "show": ("hidden", False),
-    "complete": ("completed", True), "read": ("read", True), "finish": ("finished", True),
-    "favorite": ("favorite", True), "favourite": ("favourite", True), "like": ("liked", True),
-    "follow": ("following", True), "subscribe": ("subscribed", True),
-}  # fmt: skip
-_DOUBLED: Final = ("pin", "stop", "ship", "star", "ban", "drop", "flag")
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -427,9 +385,6 @@ def effect_of(
     named = [each for each in fields if set(split_words(each)) & set(words)]
     every_known = bool(given) and len(given) == len(sent)
     return Effect(given=given) if every_known and (set(named) & given or verb in _SETTING) else None
-
-
-_SETTING: Final = {"assign", "rename", "move", "set", "update", "change", "edit", "transfer", "label", "priority"}
 
 
 def participle(verb: str) -> str:

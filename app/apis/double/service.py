@@ -22,15 +22,14 @@ from app.apis.credentials.schemes import Authentication
 from app.apis.documents.references import to_json_text
 from app.apis.double import texts
 from app.apis.double.answers import Composer, noun_in_words
-from app.apis.double.documents import Reply
-from app.apis.double.meanings import Row, chosen, page_of, same
+from app.apis.double.documents import METHODS, Reply
+from app.apis.double.meanings import Record, chosen, page_of, same
 from app.apis.double.model import Collection, Model, Modelled
 from app.apis.double.receiver import Receiver, RefusedError, Request, status_of
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
 from app.apis.double.state import (
     TOP,
     Part,
-    Record,
     Sampled,
     free_values,
     initial_state,
@@ -46,6 +45,13 @@ from app.base.values import Json
 
 _HOPS: Final = 4  # from a reference to another
 _ORDERLESS: Final = ("paths", "properties", "schemas", "definitions", "parameters")
+_OPERATIONS: Final = (*METHODS, "additionalOperations")  # what a path has of them
+_THIN_KEYS: Final = 0.5  # of thin lists that are maps have no keys within their records
+_EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says
+_NOW: Final = re.compile(
+    r"(created|updated|modified|changed|last.?(updated|modified|changed))(at|on|date|time|timestamp)?|timestamp"
+)
+_CREATED: Final = re.compile(r"created|timestamp")
 
 
 def served_document(
@@ -61,7 +67,9 @@ def served_document(
     for path, item in model.document["paths"].items():
         if not isinstance(item, Mapping):
             continue
-        left = {name: each for name, each in item.items() if not _is_left_out(path, name, kept)}
+        left = {
+            name: each for name, each in item.items() if name not in _OPERATIONS or (path, name.upper()) in kept
+        }
         if any((path, name.upper()) in kept for name in left):
             paths[path] = left
     document: dict[str, Json] = _inlined({**model.document, "paths": paths}, model.document, 0)
@@ -94,22 +102,6 @@ def _target(reference: str, document: Mapping[str, Json]) -> Json:
     return found
 
 
-def _is_left_out(path: str, name: str, kept: set[tuple[str, str]]) -> bool:
-    methods = (
-        "get",
-        "put",
-        "post",
-        "delete",
-        "options",
-        "head",
-        "patch",
-        "trace",
-        "query",
-        "additionalOperations",
-    )
-    return name in methods and (path, name.upper()) not in kept
-
-
 def _shuffled(value: Json, rng: Random, name: str) -> Json:
     """The members of some objects, and of a list of parameters, in any order."""
     if isinstance(value, Mapping):
@@ -125,14 +117,6 @@ def _shuffled(value: Json, rng: Random, name: str) -> Json:
     return value
 
 
-_THIN_KEYS: Final = 0.5  # of thin lists that are maps have no keys within their records
-_EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says
-_NOW: Final = re.compile(
-    r"(created|updated|modified|changed|last.?(updated|modified|changed))(at|on|date|time|timestamp)?|timestamp"
-)
-_CREATED: Final = re.compile(r"created|timestamp")
-
-
 class Answer(msgspec.Struct, frozen=True):
     """An HTTP answer."""
 
@@ -143,11 +127,8 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def value(self) -> Json:
         """Its JSON; None without one."""
-        return (
-            msgspec.json.decode(self.body)
-            if self.body and is_declared_json(self.headers.get("content-type", ""))
-            else None
-        )
+        has_json = bool(self.body) and is_declared_json(self.headers.get("content-type", ""))
+        return msgspec.json.decode(self.body) if has_json else None
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -200,9 +181,8 @@ class Double:
                 raise RefusedError(501, "this operation is not modelled")
             if self.limit_next > 0 and "429" in made.errors:
                 self.limit_next -= 1
-                raise RefusedError(
-                    429, "too many requests, try again after 1 second", headers={"Retry-After": "1"}
-                )
+                message = "too many requests, try again after 1 second"
+                raise RefusedError(429, message, headers={"Retry-After": "1"})
             answer = self._answer(made, self._receiver.request(made, values, path, query, lower, body))
         except RefusedError as refusal:
             answer = self._refused(made, refusal)
@@ -265,28 +245,19 @@ class Double:
                 raise RefusedError(404, f"there is no {what} {str(wanted)[:60]!r}", made.fixed[link.field])
         return tuple(keys)
 
-    def _rows(
-        self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request
-    ) -> list[Record]:
-        """The records that a list chooses, in its order."""
-        found = self.state.of(collection.name, scope) if len(scope) == len(collection.scopes) else [
-            each for each in self.state.records[collection.name].values() if each.scope[: len(scope)] == scope
-        ]  # fmt: skip
+    def _listed(self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request) -> Answer:
+        """The page asked for of the records that a list chooses. To clear deletes all of them."""
+        every = self.state.records[collection.name].values()
+        found = [each for each in every if each.scope[: len(scope)] == scope]
         for field, parameter in made.fixed.items():
             wanted = request.given.get(parameter)
             found = [each for each in found if _names(each.fields.get(field), wanted)]
-        by_row = {id(row): (row, each) for each in found for row in [Row(each.key, each.fields)]}
-        kept = chosen(made.query, [row for row, _ in by_row.values()], request.given | request.body)
-        return [by_row[id(row)][1] for row in kept]
-
-    def _listed(self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request) -> Answer:
-        records = self._rows(made, collection, scope, request)
         given = request.given | request.body
-        page = page_of(made.query, [Row(each.key, each.fields) for each in records], given)
-        shown = records[page.first : page.first + len(page.rows)]
-        value = self._composer.many(made, page, shown, collection, self.state, request)
+        found = chosen(made.query, found, given)
+        page = page_of(made.query, found, given)
+        value = self._composer.many(made, page, collection, self.state, request)
         if made.role == "clear":
-            for each in records:
+            for each in found:
                 self._delete(collection, each)
         return self._replied(made.reply, value, self._composer.headers(made, page, request))
 
@@ -296,18 +267,15 @@ class Double:
         fields = self._accepted(made, collection, request)
         own = fields.get(collection.key) if collection.key in collection.given else None
         named = key or (str(own) if isinstance(own, str | int) and not isinstance(own, bool) and own != "" else "")
+        taken = status_of(made, ("409", "422", "400"), 409)
         if named and (*scope, named) in self.state.records[collection.name]:
-            raise RefusedError(
-                status_of(made, ("409", "422", "400"), 409),
-                f"{collection.key} {named[:60]!r} exists already",
-                collection.key,
-            )
+            raise RefusedError(taken, f"{collection.key} {named[:60]!r} exists already", collection.key)
         fields = self._with_links(made, collection, fields)
         self._check_unique(made, collection, scope, fields, None)
         rng = self._drawer.random(f"new {collection.name} {self.state.writes}")
         made_key = named or new_key(collection, self.state, self._drawer, rng)
         if made_key is None:
-            raise RefusedError(status_of(made, ("409", "422", "400"), 409), "there is no key left for another one")
+            raise RefusedError(taken, "there is no key left for another one")
         record = Record(made_key, scope, {})
         record.fields = self._blank(collection, record, fields)
         within = {field: request.given.get(parameter) for field, parameter in made.fixed.items()}
@@ -323,18 +291,17 @@ class Double:
         above = {
             scope.parent: key for scope, key in zip(collection.scopes, record.scope, strict=True) if scope.parent
         }
-        links = {each.field: each for each in collection.links}
+        links = {
+            each.field: above[each.collection]
+            for each in collection.links
+            if each.collection in above and not each.many and not each.embedded
+        }
         fields: dict[str, Json] = {}
         for name, schema in fields_of(collection.item).items():
             if name in given:
                 fields[name] = given[name]
-            elif (
-                name in links
-                and links[name].collection in above
-                and not links[name].many
-                and not links[name].embedded
-            ):
-                fields[name] = typed_key(schema, above[links[name].collection])
+            elif name in links:
+                fields[name] = typed_key(schema, links[name])
             elif (value := self._server_set(collection, name, schema, record)) is not None or (
                 is_nullable(schema) and not collection.free
             ):
@@ -354,35 +321,25 @@ class Double:
         if is_nullable(schema) or (collection.free and name in collection.given):
             return None
         if inner.get("enum"):
-            return (
-                inner["enum"][0] if name not in collection.given or "state" in name or "status" in name else None
-            )
+            begins = name not in collection.given or "state" in name or "status" in name
+            return inner["enum"][0] if begins else None
         empty: Json = {"boolean": False, "integer": 0, "number": 0, "array": []}.get(kind)
         if name in collection.given:
             return empty if kind == "boolean" or kind == "array" else None
         if empty is not None and self.model.fits(schema, empty):
             return empty
-        drawn = self._drawer.fields(
-            {"properties": {name: schema}},
-            f"new {collection.name} {record.scope} {record.key}",
-            collection.examples,
-        )
-        value = drawn.get(name)
+        salt = f"new {collection.name} {record.scope} {record.key}"
+        value = self._drawer.fields({"properties": {name: schema}}, salt, collection.examples).get(name)
         return None if texts_time(value) else value
 
     def _now(self, schema: Schema) -> Json:
         at = self.state.now()
-        kind = kind_of(flat(schema))
-        forms: list[Json] = [
-            texts.time_text(at),
-            at.date().isoformat(),
-            int(at.timestamp()),
-            int(at.timestamp()) * 1000,
-        ]
-        fit = [each for each in forms if self.model.fits(schema, each)]
+        day, seconds = at.date().isoformat(), int(at.timestamp())
         if flat(schema).get("format") == "date":
-            return forms[1]
-        return next((each for each in fit if kind != "string" or isinstance(each, str)), None)
+            return day
+        forms: list[Json] = [texts.time_text(at), day]
+        forms += [] if kind_of(flat(schema)) == "string" else [seconds, seconds * 1000]
+        return next((each for each in forms if self.model.fits(schema, each)), None)
 
     def _change(self, made: Modelled, collection: Collection, record: Record, request: Request) -> None:
         fields = self._accepted(made, collection, request)
@@ -419,10 +376,9 @@ class Double:
 
     def _delete(self, collection: Collection, record: Record) -> None:
         """With all that is in it."""
-        place = (*record.scope, record.key)
+        place, inner = (*record.scope, record.key), len(record.scope)
         self.state.records[collection.name].pop(place, None)
         for other in self.model.collections.values():
-            inner = len(place) - 1
             keyed = self.state.records[other.name]
             if (collection.name, place) in other.homes:
                 keyed.clear()
@@ -434,11 +390,11 @@ class Double:
     def _accepted(self, made: Modelled, collection: Collection, request: Request) -> dict[str, Json]:
         """What of a body is kept: all but what the server alone sets, and what neither side describes."""
         schema = made.body.shape.item if made.body is not None and made.body.shape is not None else {}
-        item = fields_of(collection.item)
+        item, sent = fields_of(collection.item), fields_of(schema)
         kept: dict[str, Json] = {}
         for name, value in request.body.items():
-            own = fields_of(schema).get(name)
-            foreign = own is None and bool(fields_of(schema)) and not schema.get("additionalProperties")
+            own = sent.get(name)
+            foreign = own is None and bool(sent) and not schema.get("additionalProperties")
             shown = item.get(name, {})
             if foreign or _is_read_only(own or shown) or (own is None and self._receiver.problem(shown, value)[1]):
                 continue
@@ -459,9 +415,8 @@ class Double:
             schema = flat(schema.get("items") or {}) if link.many else schema
             given = value if isinstance(value, list) else [value]
             found = [(each, target_of(link, each, self.model, self.state)) for each in given]
-            if (
-                unknown := next((each for each, to in found if to is None), None)
-            ) is not None and status is not None:
+            unknown = next((each for each, to in found if to is None), None)
+            if unknown is not None and status is not None:
                 what = noun_in_words(self.model.collections[link.collection])
                 raise RefusedError(status, f"{link.field}: there is no {what} {str(unknown)[:60]!r}", link.field)
             if link.embedded:
@@ -484,42 +439,37 @@ class Double:
 
     def _of_part(self, made: Modelled, request: Request) -> Answer:
         """A read or a write of a part: it has one value for each address."""
-        for place, parameter in enumerate(made.scopes):
-            self._check_above(made, place, parameter, request)
-        keys = [str(request.given.get(each, "")) for each in made.scopes]
+        keys = tuple(str(request.given.get(each, "")) for each in made.scopes)
+        self._check_above(made, keys)
         name = "/".join([*(each for each in made.path if each != "{}"), *keys])
-        schema = made.part
-        known = self.state.parts.get(name)
-        was = (
-            self._drawer.value(schema, made.path[-1] if made.path else "", f"part {name}")
-            if known is None
-            else known.was
-        )
-        value = was if known is None else known.value
+        part = self.state.parts.get(name)
+        if part is None:
+            drawn = self._drawer.value(made.part, made.path[-1] if made.path else "", f"part {name}")
+            part = Part(drawn, drawn)
         if made.role == "write" and made.shape is not None:
             fields = fields_of(made.shape.item)
-            sent = {name: each for name, each in request.body.items() if not _is_read_only(fields.get(name, {}))}
-            new = copy.deepcopy(value)
+            new = copy.deepcopy(part.value)
             inner = value_at(new, made.shape.keys)
             if isinstance(inner, dict):
-                inner.update(sent)
-            if self.model.fits(schema, new):
-                self.state.parts[name] = Part(was, new)
+                sent = request.body.items()
+                inner.update({name: each for name, each in sent if not _is_read_only(fields.get(name, {}))})
+            if self.model.fits(made.part, new):
+                self.state.parts[name] = part = Part(part.was, new)
                 self.state.writes += 1
-                value = new
-        headers = self._composer.headers(made, None, request)
-        if made.role == "write" and made.reply.schema is not None:
-            return self._replied(made.reply, self._composer.part(made.reply.schema, value), headers)
-        return self._replied(made.reply, value, headers)
+        value, schema = part.value, made.reply.schema
+        if made.role == "write" and schema is not None and not self.model.fits(schema, value):
+            value = self._drawer.value(schema, "", "part")
+        return self._replied(made.reply, value, self._composer.headers(made, None, request))
 
-    def _check_above(self, made: Modelled, place: int, parameter: str, request: Request) -> None:
+    def _check_above(self, made: Modelled, keys: tuple[str, ...]) -> None:
         """A part of a record is there if the record is."""
         ends = [at for at, each in enumerate(made.path) if each == "{}"]
-        above = made.path[: ends[place]]
-        collection = next((each for each in self.model.collections.values() if each.path == above), None)
-        keys = tuple(str(request.given.get(each, "")) for each in made.scopes[: place + 1])
-        if collection is not None and keys not in self.state.records[collection.name]:
-            raise RefusedError(404, f"there is no {noun_in_words(collection)} {keys[-1][:60]!r}", parameter)
+        for place, parameter in enumerate(made.scopes):
+            above = made.path[: ends[place]]
+            collection = next((each for each in self.model.collections.values() if each.path == above), None)
+            if collection is not None and keys[: place + 1] not in self.state.records[collection.name]:
+                said = f"there is no {noun_in_words(collection)} {keys[place][:60]!r}"
+                raise RefusedError(404, said, parameter)
 
     def _shown(self, made: Modelled, record: Record, collection: Collection) -> Answer:
         value = self._composer.one(made, record, collection, self.state)
@@ -535,9 +485,8 @@ class Double:
 
     def _refused(self, made: Modelled | None, refusal: RefusedError) -> Answer:
         errors = {} if made is None else made.errors
-        named = (
-            errors.get(str(refusal.status)) or errors.get(f"{refusal.status // 100}XX") or errors.get("default")
-        )
+        names = (str(refusal.status), f"{refusal.status // 100}XX", "default")
+        named = next((errors[each] for each in names if each in errors), None)
         reply = named or Reply(refusal.status)
         value = self._composer.error(reply, refusal.status, refusal.message, refusal.field)
         if named is not None and named.schema is None and not named.headers and str(refusal.status) in errors:

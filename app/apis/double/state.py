@@ -13,6 +13,7 @@ import msgspec
 
 from app.apis.documents.schemas import short_repr
 from app.apis.double import texts
+from app.apis.double.meanings import Record
 from app.apis.double.model import Collection, Counter, Link, Model
 from app.apis.double.record_types import IsSecret, Seen, place_of, seen_of
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
@@ -97,14 +98,6 @@ _FREE: Final = 2  # values of a path parameter that names nothing that is modell
 _EPOCH: Final = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 _TRIES: Final = 20
 _SHOWN: Final = 120  # characters of a value in words
-
-
-class Record(msgspec.Struct):
-    """One record. `scope` are the keys of the records above it."""
-
-    key: str
-    scope: tuple[str, ...]
-    fields: dict[str, Json]
 
 
 class Part(msgspec.Struct, frozen=True):

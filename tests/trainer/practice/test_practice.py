@@ -12,7 +12,8 @@ from time import process_time
 import msgspec
 import pytest
 
-from app.apis.double.state import Record, State
+from app.apis.double.meanings import Record
+from app.apis.double.state import State
 from app.base.errors import InvalidError
 from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
