@@ -32,7 +32,7 @@ from app.apis.double.meanings import Record
 from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.service import Double, Options, served_document
 from app.apis.double.shapes import flat, value_at
-from app.apis.double.state import TOP, Sample, Sampled, State, sampled
+from app.apis.double.state import TOP, Sampled, State, sampled
 from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.base.errors import InvalidError, NotFoundError
 from app.base.values import Call, Json, Stop, Task, Trajectory
@@ -621,5 +621,4 @@ def practice_on(
 ) -> Practice:
     """What can be practised on the API of a document. Raises ApiDocumentError."""
     model = read_model(name, document, samples=samples, server=f"http://{name}.practice")
-    seen = sampled(model, [Sample(operation, value) for operation, value in samples.items()])
-    return Practice(model, seen, presentation=presentation, bind=bind)
+    return Practice(model, sampled(model, samples), presentation=presentation, bind=bind)

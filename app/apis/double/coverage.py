@@ -1,6 +1,6 @@
 """What can be practised on the double of an API, what a real server shows of it, and how both differ."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -89,9 +89,11 @@ def _coverage(model: Model, app: App) -> Coverage:
     practised = {f"{each.operation.method} {each.operation.path}" for each in model.operations.values()}
     reasons = {each.operation: each.reason for each in reversed(model.left_out) if each.operation not in practised}
     left_out = [
-        LeftOutOperation(names.get(place, ""), *_parted(place), reason)
-        for place, reason in sorted(reasons.items(), key=lambda each: each[0].partition(" ")[2])
+        LeftOutOperation(names.get(place, ""), method, path, reason)
+        for place, reason in reasons.items()
+        for method, _, path in [place.partition(" ")]
     ]
+    left_out.sort(key=lambda each: each.path)
     reason = None
     if not model.collections:
         why = next((f" ({each.method} {each.path}: {each.reason})" for each in left_out), "")
@@ -122,19 +124,13 @@ def _called(app: App, plan: Sequence[Reading]) -> App:
     return msgspec.structs.replace(app, operations=found, hidden=(), left_out=())
 
 
-def _parted(place: str) -> tuple[str, str]:
-    method, _, path = place.partition(" ")
-    return method, path
-
-
 def _differences(model: Model, answers: Sequence[RealAnswer]) -> list[str]:
     """How the answers differ from those of a double that knows the document alone, to the same calls."""
     double = Double(model, _SEED)
     pairs: list[Pair] = []
     plan = {each.name: each for each in reading_plan(model, model.app)}
-    told: dict[str, Iterator[Json]] = {}  # names are told of, and may be values
-    for name, reading in plan.items():
-        told[name] = iter(with_masked_names([each.given.value for each in answers if each.name == name], reading))
+    values = {name: [each.given.value for each in answers if each.name == name] for name in plan}
+    told = {name: iter(with_masked_names(values[name], plan[name])) for name in plan}  # names may be values
     for each in answers:
         if each.name not in plan:
             continue

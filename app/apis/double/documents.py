@@ -11,7 +11,17 @@ import msgspec
 from app.apis.catalog import App, Operation
 from app.apis.documents.references import References
 from app.apis.documents.swagger2 import as_openapi
-from app.apis.double.shapes import Schema, Shape, flat, inferred, item_shape, kind_of, list_shape, noun_of
+from app.apis.double.shapes import (
+    Schema,
+    Shape,
+    fields_of,
+    flat,
+    inferred,
+    item_shape,
+    kind_of,
+    list_shape,
+    noun_of,
+)
 from app.apis.media_types import (
     EVENT_STREAM,
     FORM,
@@ -52,6 +62,16 @@ class Body(msgspec.Struct, frozen=True):
     required: bool
     shape: Shape | None = None
 
+    @property
+    def record(self) -> Schema | None:
+        """What the one record in it has; None if it is no record, or several."""
+        return self.shape.item if self.shape is not None and self.shape.holds == "one" else None
+
+    @property
+    def fields(self) -> dict[str, Schema]:
+        """Of the record, or of each of several."""
+        return {} if self.shape is None else fields_of(self.shape.item)
+
 
 class Described(msgspec.Struct, frozen=True, eq=False):
     """One operation. `problem` is why it cannot be answered, whatever it does; "" if it can."""
@@ -68,6 +88,11 @@ class Described(msgspec.Struct, frozen=True, eq=False):
     examples: dict[str, list[Json]] = {}  # by field
     pinned: Mapping[str, str] = {}  # path parameters that have one value here, which names the kind of the records
     is_free: bool = False  # whether the document leaves open what the record in its body has
+
+    @property
+    def sent(self) -> Schema | None:
+        """What the one record in its body has."""
+        return None if self.body is None else self.body.record
 
 
 def descriptions(
@@ -167,7 +192,7 @@ def _number(status: str, otherwise: int) -> int:
 def _reply(entry: Json, references: References, where: str, status: int) -> tuple[Reply, str]:
     """An answer, and why it cannot be given."""
     node = references.follow(entry, where)
-    headers = dict(_headers(node.get("headers"), references, where))
+    headers = _headers(node.get("headers"), references, where)
     content = node.get("content")
     if not isinstance(content, Mapping) or not content:
         return Reply(status, headers=headers), ""
@@ -181,25 +206,25 @@ def _reply(entry: Json, references: References, where: str, status: int) -> tupl
         if not schema and (example := _whole_example(media, references)) is not None:
             schema = inferred(example)
         if not schema:
-            return Reply(status, None if status >= 400 else schema or None, headers=headers), ""
+            return Reply(status, headers=headers), ""
         named = kind if is_declared_json(kind) else "application/json"
         binary = kind_of(flat(schema)) == "string" and flat(schema).get("format") == "binary"
         return Reply(status, schema, named, headers), "its answer is a file" if binary else ""
+    problem = f"its answer is {kind[:60]}"
     if kind == EVENT_STREAM:
-        return Reply(status, headers=headers), "its answer is a stream of events"
-    if is_xml(kind):
-        return Reply(status, headers=headers), "its answer is XML"
-    if is_binary_media(kind) or flat(references.schema(media.get("schema"), where)).get("format") == "binary":
-        return Reply(status, headers=headers), "its answer is a file"
-    if kind.startswith("text/"):
+        problem = "its answer is a stream of events"
+    elif is_xml(kind):
+        problem = "its answer is XML"
+    elif is_binary_media(kind) or flat(references.schema(media.get("schema"), where)).get("format") == "binary":
+        problem = "its answer is a file"
+    elif kind.startswith("text/"):
         return Reply(status, {"type": "string"}, kind, headers), ""
-    return Reply(status, headers=headers), f"its answer is {kind[:60]}"
+    return Reply(status, headers=headers), problem
 
 
-def _headers(given: Json, references: References, where: str) -> Iterator[tuple[str, Schema]]:
-    for name, entry in given.items() if isinstance(given, Mapping) else ():
-        node = references.follow(entry, where)
-        yield name, references.schema(node.get("schema"), where)
+def _headers(given: Json, references: References, where: str) -> dict[str, Schema]:
+    named = given.items() if isinstance(given, Mapping) else ()
+    return {name: references.schema(references.follow(each, where).get("schema"), where) for name, each in named}
 
 
 def _body(
@@ -223,15 +248,11 @@ def _body(
     media = references.follow(content[usable[0]], f"{where} body")
     schema = references.schema(media.get("schema"), f"{where} body")
     if not schema and (example := _whole_example(media, references)) is not None:
-        schema = _open(inferred(example))
+        schema = inferred(example)
     if any(flat(each).get("format") == "binary" for each in flat(schema).get("properties", {}).values()):
         return None, "it takes a file"
     shape = list_shape(schema) if kind_of(flat(schema)) == "array" else item_shape(schema, [*words])
     return Body(schema, tuple(usable), required, shape), ""
-
-
-def _open(schema: Schema) -> Schema:
-    return {word: value for word, value in schema.items() if word != "required"}
 
 
 def _whole_example(media: Mapping[str, Json], references: References) -> Json:

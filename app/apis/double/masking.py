@@ -6,7 +6,7 @@ anything under a personal or telling name.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import ceil, floor, log10
 from random import Random
 from typing import Final, TypeAlias
@@ -15,8 +15,8 @@ import msgspec
 
 from app.apis.double import texts
 from app.apis.double.reads import Reading, Readings, RealAnswer
-from app.apis.double.record_types import IsSecret, Seen, is_private, is_word, sample_key, seen_of
-from app.apis.double.shapes import value_at
+from app.apis.double.record_types import IsSecret, Seen, is_private, is_word, sample_key, seen_of, text_like
+from app.apis.double.shapes import value_at, with_value_at
 from app.apis.naming import split_words, word_set
 from app.base.values import Json
 
@@ -58,7 +58,8 @@ def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> dic
     fields: dict[str, set[str]] = {}  # by the collection: what its lists show, single records have
     masked: dict[str, Json] = {}
     looked_at = set[str]()
-    for (name, at), values in sorted(given.items(), key=lambda each: _is_of_one(by_name.get(each[0][0]))):
+    of_one = {name for name, reading in by_name.items() if reading.holds == "one"}
+    for (name, at), values in sorted(given.items(), key=lambda each: each[0][0] in of_one):
         reading = by_name.get(name)
         known = fields.setdefault(name if reading is None else reading.collection or name, set())
         if name not in looked_at:
@@ -68,10 +69,6 @@ def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> dic
         masking = _Masking(reading, is_secret, fields=known)
         masked[at] = _together(masking.answers(values), reading)
     return {at: masked[at] for _, at in given}
-
-
-def _is_of_one(reading: Reading | None) -> bool:
-    return reading is not None and reading.holds == "one"
 
 
 def _kept_kinds(answers: Sequence[RealAnswer], is_secret: IsSecret) -> dict[tuple[str, Json], Json]:
@@ -98,13 +95,6 @@ def _called(place: str, parameter: str) -> tuple[str, str]:
     """
     before = place.partition(f"{{{parameter}}}")[0].split("/")
     return parameter, next((each for each in reversed(before) if each and "{" not in each), "")
-
-
-def masked_answer(
-    values: Sequence[Json], reading: Reading | None = None, is_secret: IsSecret = lambda _: False
-) -> Json:
-    """One answer of the form of several to the same operation."""
-    return _together(_Masking(reading, is_secret).answers(values), reading)
 
 
 def with_masked_names(values: Sequence[Json], reading: Reading) -> list[Json]:
@@ -152,9 +142,8 @@ class _Masking:
         found: list[Json] = list(values)
         objects = [at for at, each in enumerate(values) if isinstance(each, dict)]
         of_objects = [owners[at] for at in objects]
-        for at, each in zip(
-            objects, self._objects([values[at] for at in objects], place, of_objects), strict=True
-        ):
+        masked: Sequence[Json] = self._objects([values[at] for at in objects], place, of_objects)
+        for at, each in zip(objects, masked, strict=True):
             found[at] = each
         lists = [at for at, each in enumerate(values) if isinstance(each, list)]
         inner = iter(self._inner([values[at] for at in lists], place, [owners[at] for at in lists]))
@@ -180,7 +169,7 @@ class _Masking:
     ) -> list[dict[str, Json]]:
         if place in self._maps or any(map(_is_map, values)):
             inner = iter(self._inner([list(each.values()) for each in values], (*place, "*"), owners))
-            return [dict(zip(self._keys(value), inner, strict=False)) for value in values]
+            return [dict(zip(map(self._other_key, value), inner, strict=False)) for value in values]
         owners = [
             (record, self._identity(each)) if any(each.get(name) is not None for name in _IDS) else (record, inner)
             for each, (record, inner) in zip(values, owners, strict=True)
@@ -203,7 +192,7 @@ class _Masking:
 
         The document says so, its words do, or most of several records have it.
         """
-        if not _is_field(field) or self._is_secret(field):
+        if len(field) > _FIELD_CHARS or not _FIELD.fullmatch(field) or self._is_secret(field):
             return False
         if len(having) >= _SEVERAL and len(having) >= _ALIKE * len(every):
             self._fields.add(field)
@@ -214,9 +203,6 @@ class _Masking:
         if self._names_only:
             return {name: each for name, each in value.items() if name not in odd}
         return {self._other_key(name) if name in odd else name: each for name, each in value.items()}
-
-    def _keys(self, given: Iterable[str]) -> list[str]:
-        return [self._other_key(each) for each in given]
 
     def _other_key(self, key: str) -> str:
         """The same for the same key, and for no other one."""
@@ -250,11 +236,7 @@ class _Masking:
         if value == "":
             return ""
         shared = [each for each in seen.values if isinstance(each, str)]
-        if shared:
-            return rng.choice(shared)
-        if seen.form:
-            return texts.text_of_format(seen.form, rng)
-        return texts.alike(seen.code, rng) if seen.code else texts.text_of_name(name, rng)
+        return rng.choice(shared) if shared else text_like(seen, name, rng)
 
     def _number(self, value: float, seen: Seen) -> Json:
         """One between roughly the least and the largest; of a private field one with as many digits."""
@@ -277,10 +259,6 @@ def _rough(value: float, to: Callable[[float], int]) -> float:
     return to(value / unit) * unit
 
 
-def _is_field(name: str) -> bool:
-    return len(name) <= _FIELD_CHARS and _FIELD.fullmatch(name) is not None
-
-
 def _together(values: Sequence[Json], reading: Reading | None) -> Json:
     """The first answer, with the records of all of them; one record has the fields of all."""
     first = values[0]
@@ -294,13 +272,7 @@ def _together(values: Sequence[Json], reading: Reading | None) -> Json:
         whole = {name: each for part in reversed(parts) for name, each in part.items()}
     else:
         return first
-    return _placed(first, reading.keys, whole)
-
-
-def _placed(value: Json, keys: Sequence[str], whole: Json) -> Json:
-    if not keys:
-        return whole
-    return {name: _placed(each, keys[1:], whole) if name == keys[0] else each for name, each in value.items()}
+    return with_value_at(first, reading.keys, whole)
 
 
 def _is_map(value: Mapping[str, Json]) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.apis.catalog import App, LeftOut, Operation
+from app.apis.catalog import App, LeftOut, Operation, Parameter
 from app.apis.documents.protocols import parse_document
 from app.apis.double.documents import Body, Described, Reply, descriptions, segments
 from app.apis.double.meanings import Effect, ListQuery, effect_of, list_query
@@ -235,9 +235,7 @@ class _Reading:
         self._names = _unique_names(self._kinds)
         found: dict[str, Modelled] = {}
         typed: list[Modelled] = []
-        left_out: list[LeftOut] = [
-            each for each in self._app.left_out if not each.reason.startswith("it is called")
-        ]
+        left_out = [each for each in self._app.left_out if not each.reason.startswith("it is called")]
         for each in self._described:
             try:
                 made = self._checked(self._modelled(each))
@@ -335,11 +333,10 @@ class _Reading:
             if shape is not None and (not known.item or likeness(known.item, shape.item) >= _ALIKE):
                 known.item = _with(known.item, shape.item)
         kind = known or (self._kinds.get(each.path[:-1]) if each.path[-1:] == ("{}",) else None)
-        shape = None if each.body is None else each.body.shape
-        if kind is None or shape is None or shape.holds != "one" or not (kind.reads or kind.lists):
+        if kind is None or each.sent is None or not (kind.reads or kind.lists):
             return
         if each.operation.method in ("POST", "PUT", "PATCH"):
-            kind.item = _with(kind.item, _stored(shape.item))
+            kind.item = _with(kind.item, _stored(each.sent))
 
     def _find_views(self) -> None:
         """Lists that show records of another collection: some of them, or those of a record above them."""
@@ -398,25 +395,22 @@ class _Reading:
         method, path = each.operation.method, each.path
         if method not in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
             raise NotModelledError(f"what {method} does is not known")
-        if path[-1:] == ("{}",) and path[:-1] in self._kinds and list_shape(each.reply.schema or {}) is None:
-            return self._of_item(each, self._kinds[path[:-1]])
+        of_one = self._kinds.get(path[:-1]) if path[-1:] == ("{}",) else None
+        if of_one is not None and list_shape(each.reply.schema or {}) is None:
+            return self._of_item(each, of_one)
+        target, fixed = self._views.get(path, (path, {}))
+        if target in self._kinds:
+            return self._of_collection(each, self._kinds[target], fixed)
         if path in self._views:
-            target, fixed = self._views[path]
-            return (
-                self._of_collection(each, self._kinds[target], fixed)
-                if target in self._kinds
-                else self._alone(each)
-            )
-        if path in self._kinds:
-            return self._of_collection(each, self._kinds[path], {})
-        if path[-1:] == ("{}",) and path[:-1] in self._kinds:
-            return self._of_item(each, self._kinds[path[:-1]])
+            return self._alone(each)
+        if of_one is not None:
+            return self._of_item(each, of_one)
         if path[-1:] == ("{}",):
             raise NotModelledError(NO_RECORDS)
         return self._alone(each)
 
     def _of_collection(self, each: Described, kind: _Kind, fixed: dict[str, str]) -> Modelled:
-        method, operation = each.operation.method, each.operation
+        method = each.operation.method
         if (key := _named_key(each, kind)) and (
             method != "GET" or list_shape(each.reply.schema or {}, [kind.noun]) is None
         ):
@@ -424,17 +418,14 @@ class _Reading:
         if method in ("GET", "HEAD"):
             return self._list(each, kind, fixed)
         if method == "POST":
-            if each.body is not None and each.body.shape is None:
-                raise NotModelledError("its body is no record")
-            if each.body is not None and each.body.shape is not None and each.body.shape.holds != "one":
-                raise NotModelledError("its body has several records")
+            if each.body is not None and each.sent is None:
+                several = each.body.shape is not None
+                raise NotModelledError("its body has several records" if several else "its body is no record")
             return self._made(each, "create", kind, fixed=fixed, shape=self._answered(each, kind))
         if method == "DELETE":
-            unknown = _required(operation, each.parameters)
-            if unknown:
-                raise NotModelledError(f"what its parameter {unknown[0]!r} chooses is not known")
+            _refuse_unknown(_asked(each))
             query = self._query(each, kind, fixed)
-            said = {*split_words(operation.summary), *split_words(operation.description)}
+            said = {*split_words(each.operation.summary), *split_words(each.operation.description)}
             if not query.filters and not said & _ALL:
                 raise NotModelledError("which of the records it deletes is not known")
             return self._made(each, "clear", kind, fixed=fixed, query=query, shape=self._many(each, kind))
@@ -445,9 +436,7 @@ class _Reading:
         if shape is None and each.operation.method == "GET":
             return self._alone(each)
         query = self._query(each, kind, fixed)
-        unknown = [one.wire_name for one in query.ignored if one.required and not one.preset]
-        if unknown:
-            raise NotModelledError(f"what its parameter {unknown[0]!r} chooses is not known")
+        _refuse_unknown(query.ignored)
         return self._made(each, "list", kind, fixed=fixed, query=query, shape=shape)
 
     def _query(self, each: Described, kind: _Kind, fixed: Mapping[str, str]) -> ListQuery:
@@ -455,31 +444,29 @@ class _Reading:
 
     def _of_item(self, each: Described, kind: _Kind, key: str = "") -> Modelled:
         method = each.operation.method
-        named = key or each.parameters[-1]
+        named, shape = key or each.parameters[-1], self._answered(each, kind)
         if method in ("GET", "HEAD"):
-            shape = self._answered(each, kind)
             if shape is None and method == "GET":
                 raise NotModelledError(_no_record(each.reply))
             return self._made(each, "get", kind, key=named, shape=shape)
         if method == "DELETE":
-            return self._made(each, "delete", kind, key=named, shape=self._answered(each, kind))
-        shape = self._answered(each, kind)
+            return self._made(each, "delete", kind, key=named, shape=shape)
         if method == "PUT" and each.body is None and kind.lists:  # it is to be there
             return self._made(each, "replace", kind, key=named, shape=shape, partial=True, upserts=True)
-        if each.body is None or each.body.shape is None or each.body.shape.holds != "one":
+        if each.sent is None:
             raise NotModelledError("what it changes is not known: its body is no record")
-        if method == "POST" and likeness(each.body.shape.item, kind.item) < _ALIKE:
+        if method == "POST" and likeness(each.sent, kind.item) < _ALIKE:
             raise NotModelledError("what it changes is not known: its body has other fields than the records")
         role: Role = "replace" if method == "PUT" else "update"
-        partial = role == "replace" and not each.is_free and not _required_fields(each.body.shape.item, kind.key)
+        needed = [name for name in each.sent.get("required", ()) if name != kind.key]
+        partial = role == "replace" and not each.is_free and not needed
         upserts = role == "replace" and "201" in each.statuses
         return self._made(each, role, kind, key=named, shape=shape, partial=partial, upserts=upserts)
 
     def _alone(self, each: Described) -> Modelled:
         """A part of a record or of the whole, an action, or a search."""
-        method, operation = each.operation.method, each.operation
-        above, last = each.path[:-1], each.path[-1] if each.path else ""
-        words = split_words(last)
+        method, above = each.operation.method, each.path[:-1]
+        words = split_words(each.path[-1]) if each.path else []
         if method == "POST" and above in self._kinds and set(words) & _SEARCHING:
             kind = self._kinds[above]
             if (shape := self._many(each, kind)) is not None:
@@ -489,8 +476,7 @@ class _Reading:
             return made
         if method in ("POST", "PUT", "PATCH", "DELETE") and above[-1:] == ("{}",) and above[:-1] in self._kinds:
             kind = self._kinds[above[:-1]]
-            sent = fields_of(each.body.shape.item) if each.body is not None and each.body.shape is not None else {}
-            effect = effect_of(words, fields_of(kind.item), sent, undone=method == "DELETE")
+            effect = effect_of(words, fields_of(kind.item), _sent(each.body), undone=method == "DELETE")
             if effect is not None:
                 shape = self._answered(each, kind)
                 return self._made(each, "act", kind, key=each.parameters[-1], shape=shape, effect=effect)
@@ -503,28 +489,23 @@ class _Reading:
             return self._part_written(each, read)
         if method == "POST" and not words:
             raise NotModelledError("what it does is not known: its path names nothing")
-        raise NotModelledError(
-            f"what {operation.method} {'/'.join(words) or '/'} does cannot be told from the document"
-        )
+        raise NotModelledError(f"what {method} {'/'.join(words) or '/'} does cannot be told from the document")
 
     def _made_within(self, each: Described) -> Modelled | None:
         """A creation at a path under another record, of a record that has a path of its own."""
         noun = noun_of(split_words(each.path[-1])) if each.path else ""
-        body = None if each.body is None else each.body.shape
-        for kind in self._kinds.values():
-            if kind.noun != noun or not kind.has_items or len(kind.path) >= len(each.path) or body is None:
+        for kind in self._kinds.values() if each.sent is not None else ():
+            if kind.noun != noun or not kind.has_items or len(kind.path) >= len(each.path):
                 continue
             shape, fixed = self._answered(each, kind), self._fixed(each.path, each.parameters, kind)
-            if fixed and body.holds == "one" and (shape is not None or likeness(body.item, kind.item) >= _ALIKE):
+            if fixed and (shape is not None or likeness(each.sent or {}, kind.item) >= _ALIKE):
                 return self._made(each, "create", kind, fixed=fixed, shape=shape)
         return None
 
     def _part(self, each: Described) -> Modelled:
         if each.operation.method == "GET" and each.reply.schema is None:
             raise NotModelledError(NO_SCHEMA)
-        unknown = _required(each.operation, each.parameters)
-        if unknown:
-            raise NotModelledError(f"what its parameter {unknown[0]!r} chooses is not known")
+        _refuse_unknown(_asked(each))
         return Modelled(
             operation=each.operation,
             role="read",
@@ -539,9 +520,9 @@ class _Reading:
     def _part_written(self, each: Described, read: Described) -> Modelled:
         part = self._part(read)
         shape = item_shape(read.reply.schema or {})
-        if each.body is None or each.body.shape is None or shape is None or each.body.shape.holds != "one":
+        if each.sent is None or shape is None:
             raise NotModelledError("what it changes is not known: its body is no record")
-        if likeness(each.body.shape.item, shape.item) < _ALIKE:
+        if likeness(each.sent, shape.item) < _ALIKE:
             raise NotModelledError(
                 "what it changes is not known: its body has other fields than what is read there"
             )
@@ -576,21 +557,16 @@ class _Reading:
     def _many(self, each: Described, kind: _Kind) -> Shape | None:
         """Where an answer has several records."""
         shape = list_shape(each.reply.schema or {}, [kind.noun])
-        if shape is None or (
-            fields_of(shape.item) and fields_of(kind.item) and likeness(shape.item, kind.item) < _ALIKE
-        ):
-            return None
-        return shape
+        known = shape is not None and bool(fields_of(shape.item)) and bool(fields_of(kind.item))
+        return None if shape is None or (known and likeness(shape.item, kind.item) < _ALIKE) else shape
 
     def _answered(self, each: Described, kind: _Kind) -> Shape | None:
         """Where an answer has the record; None if it has none, as one that says that all went well."""
-        if each.reply.schema is None:
-            return None
-        shape = item_shape(each.reply.schema, [kind.noun])
+        shape = None if each.reply.schema is None else item_shape(each.reply.schema, [kind.noun])
         if shape is None:
             return None
-        has_key = kind.key in fields_of(shape.item)
-        return shape if has_key or likeness(shape.item, kind.item) >= _ALIKE or not fields_of(shape.item) else None
+        fields = fields_of(shape.item)
+        return shape if not fields or kind.key in fields or likeness(shape.item, kind.item) >= _ALIKE else None
 
     def _checked(self, made: Modelled) -> Modelled:
         """The operation, if an answer can be drawn for it."""
@@ -615,18 +591,16 @@ class _Reading:
 
     def _collection(self, kind: _Kind, made: Iterable[Modelled]) -> Collection:
         scopes = []
-        names = self._parameter_names(kind)
-        for place, parameter in zip(
-            [at for at, each in enumerate(kind.path) if each == "{}"], names, strict=False
-        ):
+        every = (each for each in self._described if each.path[: len(kind.path)] == kind.path)
+        parameters = next((each.parameters for each in every), ())
+        for place, parameter in zip(_places(kind.path), parameters, strict=False):
             schema = self._schemas.get((kind.path[: place + 1], parameter), {})
             above = self._kinds.get(kind.path[:place])
             is_key = above is not None and (above.has_items or _may_be(schema, above.key_schema))
             scopes.append(Scope(parameter, self._names[kind.path[:place]] if is_key else "", schema))
         name = self._names[kind.path]
-        own = [each for each in made if each.collection == name and each.body is not None]
-        sent = {each.operation.name: _sent(each) for each in own}
-        fields = (sent[each.operation.name] for each in own if each.role == "create" and "409" in each.errors)
+        own = [each for each in made if each.collection == name]
+        fields = (_sent(each.body) for each in own if each.role == "create" and "409" in each.errors)
         names = [each for one in fields for each in one if each in fields_of(kind.item)]
         unique = next((each for name in _UNIQUE for each in names if plain(each) == name), "")
         return Collection(
@@ -638,9 +612,9 @@ class _Reading:
             key_schema=kind.key_schema,
             scopes=tuple(scopes),
             unique=unique,
-            given=frozenset(name for each in sent.values() for name in each),
+            given=frozenset(field for each in own for field in _sent(each.body)),
             examples=_examples(kind),
-            home=next((self._home(each) for each in made if each.collection == name and each.pinned), ()),
+            home=next((self._home(each) for each in own if each.pinned), ()),
             has_types=any(each.pinned and segments(each.operation.path)[0] == kind.path for each in made),
             free=any(each.is_free for each in self._described if each.path in (kind.path, (*kind.path, "{}"))),
         )
@@ -653,10 +627,6 @@ class _Reading:
                 what = [each for each in split_words(name) if each not in _KEY_WORDS]
                 found.append(Home(" ".join(what), self._names.get(path[:place], ""), made.pinned[name]))
         return tuple(found)
-
-    def _parameter_names(self, kind: _Kind) -> Sequence[str]:
-        every = (each for each in self._described if each.path[: len(kind.path)] == kind.path)
-        return next((each.parameters for each in every), ())
 
 
 def _is_plural(one: str, other: str) -> bool:
@@ -692,9 +662,8 @@ def _find_key(kind: _Kind) -> None:
     kind.key_schema = _key_schema(flat(fields.get(kind.key, {})), flat(kind.key_parameter))
 
 
-def _sent(made: Modelled) -> Mapping[str, Schema]:
-    """The fields of its body."""
-    return {} if made.body is None or made.body.shape is None else fields_of(made.body.shape.item)
+def _sent(body: Body | None) -> Mapping[str, Schema]:
+    return {} if body is None else body.fields
 
 
 def _may_be(parameter: Schema, key: Schema) -> bool:
@@ -720,26 +689,26 @@ def _named_key(each: Described, kind: _Kind) -> str:
     if each.operation.method == "POST":
         return ""
     own = {"id", f"{kind.noun}id", plain(kind.key)} - {""}
-    required = [
+    named = [
         one for one in each.operation.parameters if one.place in ("query", "body") and plain(one.wire_name) in own
     ]
     in_body = each.operation.method in ("PUT", "PATCH")
-    return next((one.wire_name for one in required if one.required or (in_body and one.place == "body")), "")
+    return next((one.wire_name for one in named if one.required or (in_body and one.place == "body")), "")
 
 
-def _required(operation: Operation, known: Sequence[str]) -> list[str]:
+def _asked(each: Described) -> list[Parameter]:
+    """The parameters of the query."""
+    places = ("query", "querystring")
     return [
-        each.wire_name
-        for each in operation.parameters
-        if each.required
-        and not each.preset
-        and each.place in ("query", "querystring")
-        and each.wire_name not in known
+        one for one in each.operation.parameters if one.place in places and one.wire_name not in each.parameters
     ]
 
 
-def _required_fields(body: Schema, key: str) -> list[str]:
-    return [each for each in body.get("required", ()) if each != key]
+def _refuse_unknown(parameters: Iterable[Parameter]) -> None:
+    """Raises NotModelledError for one without which there is no call, and whose meaning is not known."""
+    for each in parameters:
+        if each.required and not each.preset:
+            raise NotModelledError(f"what its parameter {each.wire_name!r} chooses is not known")
 
 
 def _no_record(reply: Reply) -> str:

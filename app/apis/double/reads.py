@@ -19,7 +19,7 @@ from app.apis.catalog import App, Operation
 from app.apis.double.documents import segments
 from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Collection, Model, Modelled
 from app.apis.double.record_types import Path, is_generic, sample_key
-from app.apis.double.shapes import Schema, fields_of, flat, kind_of, noun_of, type_name, value_at
+from app.apis.double.shapes import Schema, fields_of, flat, kind_of, noun_of, type_name, value_at, with_value_at
 from app.apis.naming import split_words
 from app.apis.pagination import first_page, items_of, next_page, size_of
 from app.base.errors import HostError
@@ -28,6 +28,21 @@ from app.base.values import Json
 _ROWS: Final = 50  # of a list that are looked at, or kept of an answer
 _DEPTH: Final = 4
 _MOST: Final = 200  # differences
+MOST_CALLS: Final = 100
+_SIZE: Final = 20  # records of a page, where a call can say so
+_EACH: Final = 3  # records whose lists are read, or that are read by themselves
+_KINDS: Final = 8  # kinds of records that users define, and of what these are in
+_ROUNDS: Final = 5  # of a new plan, after answers that the document does not describe
+_FAILURES: Final = 5  # one after the other, after which no other call is made
+_PAUSES: Final = (429, 503)
+_LEFT: Final = re.compile(r"(x-)?rate-?limit-remaining(-\w+)?")
+_NAMES: Final = 200  # of an object, which may be a map
+_NODES: Final = 20_000
+_CHARS: Final = 1_000  # of a text
+_INTEGERS: Final = 2**62
+_ANSWER_DEPTH: Final = 8  # of an answer, and of what a schema says of its names
+_SCHEMAS: Final = 2_000  # that are looked at for one answer
+_BYTES: Final = 256 << 10  # of an answer
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -85,7 +100,8 @@ def _lists(made: Modelled, pair: Pair) -> Iterator[str]:
         other = _place_of_list(pair.real.value)
         yield f"{said}; the real one is under {'.'.join(other)}" if other else said
         return
-    yield from _values("", _emptied(pair.double.value, keys), _emptied(pair.real.value, keys), 0)
+    one, other = (with_value_at(each.value, keys, None) for each in (pair.double, pair.real))
+    yield from _values("", one, other, 0)
     first, second = _rows(ours), _rows(theirs)
     if not first or not second:
         return
@@ -130,15 +146,6 @@ def _rows(value: Json) -> list[Json]:
     return list(value.values()) if isinstance(value, Mapping) else list(value) if isinstance(value, list) else []
 
 
-def _emptied(value: Json, keys: Sequence[str]) -> Json:
-    """An answer without its records."""
-    if not keys:
-        return None
-    if not isinstance(value, Mapping):
-        return value
-    return {name: _emptied(each, keys[1:]) if name == keys[0] else each for name, each in value.items()}
-
-
 def _place_of_list(value: Json) -> tuple[str, ...]:
     if not isinstance(value, Mapping):
         return ()
@@ -170,23 +177,6 @@ def _kind(value: Json) -> str:
 def _a(value: Json) -> str:
     names = {"null": "nothing", "array": "a list", "object": "an object", "string": "a text", "boolean": "a flag"}
     return names.get(type_name(value), "a number")
-
-
-MOST_CALLS: Final = 100
-_SIZE: Final = 20  # records of a page, where a call can say so
-_EACH: Final = 3  # records whose lists are read, or that are read by themselves
-_KINDS: Final = 8  # kinds of records that users define, and of what these are in
-_ROUNDS: Final = 5  # of a new plan, after answers that the document does not describe
-_FAILURES: Final = 5  # one after the other, after which no other call is made
-_PAUSES: Final = (429, 503)
-_LEFT: Final = re.compile(r"(x-)?rate-?limit-remaining(-\w+)?")
-_NAMES: Final = 200  # of an object, which may be a map
-_NODES: Final = 20_000
-_CHARS: Final = 1_000  # of a text
-_INTEGERS: Final = 2**62
-_ANSWER_DEPTH: Final = 8  # of an answer, and of what a schema says of its names
-_SCHEMAS: Final = 2_000  # that are looked at for one answer
-_BYTES: Final = 256 << 10  # of an answer
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,27 +373,23 @@ class _Doing:
 
 def cut(value: Json) -> Json:
     """The first items of its lists and the beginnings of its texts, as far as it can be stored."""
-    return _Cut().of(value, 0)
+    left = iter(range(_NODES))
 
-
-class _Cut:
-    def __init__(self) -> None:
-        self._left = _NODES
-
-    def of(self, value: Json, depth: int) -> Json:
-        self._left -= 1
-        if self._left < 0 or depth > _ANSWER_DEPTH:
+    def shortened(value: Json, depth: int) -> Json:
+        if next(left, None) is None or depth > _ANSWER_DEPTH:
             return None
         if isinstance(value, dict):
             inner = islice(value.items(), _NAMES)
-            return {_text(str(name)): self.of(each, depth + 1) for name, each in inner}
+            return {_text(str(name)): shortened(each, depth + 1) for name, each in inner}
         if isinstance(value, list):
-            return [self.of(each, depth + 1) for each in value[:_ROWS]]
+            return [shortened(each, depth + 1) for each in value[:_ROWS]]
         if isinstance(value, str):
             return _text(value)
         if isinstance(value, float):
             return value if isfinite(value) else None
         return value if isinstance(value, int) and -_INTEGERS <= value < _INTEGERS else None
+
+    return shortened(value, 0)
 
 
 def _text(value: str) -> str:
@@ -463,12 +449,8 @@ def _keys_of(model: Model, path: Path, parameter: str) -> Collection | None:
 def _key_of(model: Model, collection: str) -> str:
     """The field with the key, of records of any kind if these are of many."""
     own = model.collections[collection]
-    at = own.name if own.key else next((each.collection for each in model.typed if _is_in(each, own)), own.name)
-    return model.collections[at].key
-
-
-def _is_in(made: Modelled, collection: Collection) -> bool:
-    return segments(made.operation.path)[0] == collection.path
+    typed = (each.collection for each in model.typed if segments(each.operation.path)[0] == own.path)
+    return own.key or model.collections[next(typed, own.name)].key
 
 
 def _kinds(model: Model, path: Path, parameters: Sequence[str]) -> Sequence[str]:

@@ -5,7 +5,7 @@ What violates the document is refused with the status that the document names fo
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import parse_qs, parse_qsl, unquote
 
@@ -61,13 +61,12 @@ class Receiver:
 
     def authentication(self, operation: str = "") -> Authentication:
         """The credential that an operation takes, or most of them; empty if it takes any call."""
-        own = self._model.app.operations[operation].security if operation else None
-        wanted = self._model.app.security if own is None else own
+        app = self._model.app
+        own = app.operations[operation].security if operation else None
+        wanted = app.security if own is None else own
         if wanted is None and not operation:
-            wanted = next((each.security for each in self._model.app.operations.values() if each.security), None)
-        schemes = self._model.app.schemes
-        names = [each for each in next(iter(wanted or ()), ()) if each in schemes]
-        return combined([_credential(schemes[each], self._secret(schemes[each])) for each in names])
+            wanted = next((each.security for each in app.operations.values() if each.security), None)
+        return combined(self._credentials(next(iter(wanted or ()), ())))
 
     def route(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
         known: dict[str, tuple[Operation, dict[str, str]]] = {}
@@ -89,13 +88,11 @@ class Receiver:
             return
         asked = dict(parse_qsl(query))
         cookies = dict(each.strip().partition("=")[::2] for each in headers.get("cookie", "").split(";"))
-        schemes = self._model.app.schemes
-        for alternative in wanted:
-            known = [
-                _credential(schemes[name], self._secret(schemes[name])) for name in alternative if name in schemes
-            ]
-            if all(_has(each, headers, asked, cookies) for each in known):
-                return
+        if any(
+            all(_has(each, headers, asked, cookies) for each in self._credentials(alternative))
+            for alternative in wanted
+        ):
+            return
         made = self._model.operations.get(operation.name)
         status = 403 if made is not None and "403" in made.errors and "401" not in made.errors else 401
         raise RefusedError(status, "the credential is missing or wrong")
@@ -121,13 +118,9 @@ class Receiver:
                     raise RefusedError(invalid, f"{name} is required", name)
                 continue
             given[name] = self._typed(each, found)
-            problem = self.problem(each.schema, given[name])[1]
-            if problem:
-                wrong = (
-                    status_of(made, ("404", "422", "400"), 404)
-                    if each.place == "path" and invalid == 400 and "400" not in made.errors
-                    else invalid
-                )
+            if problem := self.problem(each.schema, given[name])[1]:
+                unnamed = invalid == 400 and "400" not in made.errors
+                wrong = 404 if each.place == "path" and unnamed else invalid
                 raise RefusedError(wrong, f"{name}: {problem}", name)
         return Request(path, query, given, self._body(made, headers, body, invalid))
 
@@ -181,33 +174,29 @@ class Receiver:
             bare(each) == kind or "*" in each or (is_declared_json(kind) and is_declared_json(bare(each)))
             for each in expected.media_types
         ):
-            raise RefusedError(
-                status_of(made, ("415", str(invalid)), invalid), f"the body is {kind or 'of no type'}"
-            )
+            raise RefusedError(status_of(made, ("415",), invalid), f"the body is {kind or 'of no type'}")
         if kind in (FORM, PARTS):
-            value = self._form(expected.schema, headers, content)
+            value = self._form(expected.schema, headers["content-type"], content)
         else:
             try:
                 value = decode_json(content, max_values=_MAX_VALUES, max_depth=_MAX_DEPTH)
             except JsonError as error:
-                raise RefusedError(
-                    status_of(made, ("400", "422"), invalid), f"the body is not JSON: {error}"
-                ) from error
+                status = status_of(made, ("400", "422"), invalid)
+                raise RefusedError(status, f"the body is not JSON: {error}") from error
         place, problem = self.problem(expected.schema, value)
         if problem:
             raise RefusedError(invalid, f"{place}: {problem}" if place else problem, place)
         inner = value_at(value, expected.shape.keys) if expected.shape is not None else value
         return dict(inner) if isinstance(inner, dict) else {}
 
-    def _form(self, schema: Schema, headers: Mapping[str, str], content: bytes) -> Json:
-        if bare(headers.get("content-type", "")) == FORM:
+    def _form(self, schema: Schema, content_type: str, content: bytes) -> Json:
+        if bare(content_type) == FORM:
             pairs = parse_qs(content.decode("utf-8", "replace"), keep_blank_values=True)
         else:
-            pairs = _parts(headers["content-type"], content)
+            pairs = _parts(content_type, content)
         value: dict[str, Json] = {}
         for name, found in pairs.items():
-            first, *inner = [each.rstrip("]") for each in name.split("[")]
-            self._set(value, schema, [first, *inner], found)
+            self._set(value, schema, [each.rstrip("]") for each in name.split("[")], found)
         return value
 
     def _set(self, value: dict[str, Json], schema: Schema, keys: Sequence[str], found: Sequence[str]) -> None:
@@ -236,8 +225,24 @@ class Receiver:
             if isinstance(held, dict) and len(inner) < _MAX_DEPTH:
                 self._set(held, own, inner, found)
 
-    def _secret(self, scheme: SecurityScheme) -> str:
-        return texts.hexadecimal(self._drawer.random(f"credential {scheme.place} {scheme.parameter}"), 24)
+    def _credentials(self, names: Iterable[str]) -> list[Authentication]:
+        """Those of the schemes that are declared."""
+        schemes = self._model.app.schemes
+        return [self._credential(schemes[name]) for name in names if name in schemes]
+
+    def _credential(self, scheme: SecurityScheme) -> Authentication:
+        secret = texts.hexadecimal(self._drawer.random(f"credential {scheme.place} {scheme.parameter}"), 24)
+        match scheme.kind:
+            case "api_key":
+                own = {scheme.parameter: secret}
+                places = {"header": Authentication(headers=own), "query": Authentication(query=own)}
+                return places.get(scheme.place, Authentication(cookies=own))
+            case "basic":
+                pair = base64.b64encode(f"double:{secret}".encode()).decode()
+                return Authentication(headers={"Authorization": f"Basic {pair}"})
+            case "mutual_tls":
+                return Authentication()
+        return Authentication(headers={"Authorization": f"{scheme.prefix or 'Bearer'} {secret}"})
 
 
 def status_of(made: Modelled, wanted: Sequence[str], otherwise: int) -> int:
@@ -256,20 +261,6 @@ def _routes(model: Model) -> list[tuple[re.Pattern[str], Operation, tuple[str, .
         found.append((order, re.compile(pattern.removesuffix("/") + "/?"), operation, tuple(pieces[1::2])))
     found.sort(key=lambda each: each[0])
     return [(pattern, operation, names) for _, pattern, operation, names in found]
-
-
-def _credential(scheme: SecurityScheme, secret: str) -> Authentication:
-    if scheme.kind == "api_key":
-        own = {scheme.parameter: secret}
-        places = {"header": Authentication(headers=own), "query": Authentication(query=own)}
-        return places.get(scheme.place, Authentication(cookies=own))
-    if scheme.kind == "basic":
-        return Authentication(
-            headers={"Authorization": f"Basic {base64.b64encode(f'double:{secret}'.encode()).decode()}"}
-        )
-    if scheme.kind == "mutual_tls":
-        return Authentication()
-    return Authentication(headers={"Authorization": f"{scheme.prefix or 'Bearer'} {secret}"})
 
 
 def _has(
@@ -302,9 +293,7 @@ def _parts(content_type: str, content: bytes) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     for part in content.split(b"--" + found[1].encode()) if found else ():
         head, _, value = part.partition(b"\r\n\r\n")
-        name = re.search(rb'name="([^"]*)"', head)
-        if name is not None:
-            fields.setdefault(name[1].decode("utf-8", "replace"), []).append(
-                value.removesuffix(b"\r\n").decode("utf-8", "replace")
-            )
+        if name := re.search(rb'name="([^"]*)"', head):
+            text = value.removesuffix(b"\r\n").decode("utf-8", "replace")
+            fields.setdefault(name[1].decode("utf-8", "replace"), []).append(text)
     return fields

@@ -60,6 +60,23 @@ _FORMS: Final = (
 )
 
 IsSecret = Callable[[str], bool]
+Path: TypeAlias = tuple[str, ...]
+"""Its segments, each parameter as `{}`."""
+Scope: TypeAlias = tuple[str, ...]
+"""The keys in the path of a list."""
+Rows: TypeAlias = list[dict[str, Json]]
+_Samples: TypeAlias = Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]]
+"""By operation and place."""
+_GENERIC: Final = {"record", "item", "row", "document", "doc", "entry", "object", "entity", "element", "content"}
+"""What a record of any kind is called."""
+NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
+_NAMED_KIND: Final = re.compile(r"[a-z]{2,20}([-_ ]?[a-z]{2,20}){0,2}", re.IGNORECASE)
+_SERVER_SET: Final = re.compile(
+    r"(created|updated|modified|changed|inserted|lastmodified|lastupdated)(at|on|date|time|timestamp|by)?|schema|rev"
+)
+_KEYS: Final = (["id"], ["ids"], ["uuid"], ["guid"], ["key"], ["ref"])
+_CHOICES: Final = 12
+_TYPED: Final = 24  # places of a list that become one of their own
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +117,8 @@ def seen_of(name: str, values: Sequence[Json], rows: int, is_secret: IsSecret) -
     said = [each for each in known if isinstance(each, str) and not is_secret(each)]
     counted = Counter(said)
     shared = [each for each, times in counted.items() if times >= _SHARED and _is_word(each)]
-    flags = [each for each in dict.fromkeys(known) if isinstance(each, bool)] if _plain(known) else []
+    plain_values = all(isinstance(each, str | bool) for each in known)
+    flags = [each for each in dict.fromkeys(known) if isinstance(each, bool)] if plain_values else []
     code = next((each for each in said if _is_code(each)), "")
     return Seen(
         share=share,
@@ -109,6 +127,13 @@ def seen_of(name: str, values: Sequence[Json], rows: int, is_secret: IsSecret) -
         values=tuple([*flags, *shared][:_VALUES]) if flags or len(counted) * _SHARED <= len(said) else (),
         code=texts.alike(code, Random(len(code)), words=True) if code else "",
     )
+
+
+def text_like(seen: Seen, name: str, rng: Random) -> str | None:
+    """A text of the form that was seen, or of what the name says."""
+    if seen.form:
+        return texts.text_of_format(seen.form, rng)
+    return texts.alike(seen.code, rng) if seen.code else texts.text_of_name(name, rng)
 
 
 def _form(values: Sequence[Json]) -> str:
@@ -125,38 +150,8 @@ def _is_word(text: str) -> bool:
 
 
 def _is_code(text: str) -> bool:
-    return (
-        len(text) <= _CHARS
-        and " " not in text
-        and any(map(str.isdigit, text))
-        and "://" not in text
-        and "@" not in text
-    )
-
-
-def _plain(values: Sequence[Json]) -> bool:
-    return all(isinstance(each, str | bool) for each in values)
-
-
-Path: TypeAlias = tuple[str, ...]
-"""Its segments, each parameter as `{}`."""
-Scope: TypeAlias = tuple[str, ...]
-"""The keys in the path of a list."""
-Rows: TypeAlias = list[dict[str, Json]]
-
-_Samples: TypeAlias = Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]]
-"""By operation and place."""
-
-_GENERIC: Final = {"record", "item", "row", "document", "doc", "entry", "object", "entity", "element", "content"}
-"""What a record of any kind is called."""
-NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
-_NAMED_KIND: Final = re.compile(r"[a-z]{2,20}([-_ ]?[a-z]{2,20}){0,2}", re.IGNORECASE)
-_SERVER_SET: Final = re.compile(
-    r"(created|updated|modified|changed|inserted|lastmodified|lastupdated)(at|on|date|time|timestamp|by)?|schema|rev"
-)
-_KEYS: Final = (["id"], ["ids"], ["uuid"], ["guid"], ["key"], ["ref"])
-_CHOICES: Final = 12
-_TYPED: Final = 24  # places of a list that become one of their own
+    is_other = any(each in text for each in (" ", "://", "@"))
+    return len(text) <= _CHARS and any(map(str.isdigit, text)) and not is_other
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -254,9 +249,8 @@ def _rows(listing: Described, own: Iterable[Described], samples: _Samples) -> di
     found: dict[Scope, Rows] = {}
     shape = _shape(listing, samples)
     for each in own if shape is not None else ():
-        for scope, value in samples.get(each.operation.name, {}).items():
-            if each.operation.method != "GET":
-                continue
+        of_place = samples.get(each.operation.name, {}) if each.operation.method == "GET" else {}
+        for scope, value in of_place.items():
             given = dict(scope)
             keys = tuple(given[name] for name in each.parameters[: len(listing.parameters)] if name in given)
             rows = found.setdefault(keys, [])
@@ -270,13 +264,7 @@ def _rows(listing: Described, own: Iterable[Described], samples: _Samples) -> di
     return {keys: rows for keys, rows in found.items() if rows}
 
 
-def _pinned(
-    each: Described,
-    listing: Described,
-    scope: Scope,
-    kind: _Kind,
-    samples: _Samples,
-) -> Described:
+def _pinned(each: Described, listing: Described, scope: Scope, kind: _Kind, samples: _Samples) -> Described:
     """An operation at one place."""
     keys, own = iter(scope), list(listing.path)
     path = [next(keys) if part == "{}" else part for part in own]
@@ -304,14 +292,14 @@ def _filled(each: Described, kind: _Kind, nouns: Sequence[str]) -> Described:
         if shape is not None and is_free(shape.item):
             item = {**shape.item, "type": "object", "properties": {**fields_of(shape.item), **fields}}
             reply = msgspec.structs.replace(reply, schema=_placed(reply.schema, shape, item))
-    if body is not None and body.shape is not None and body.shape.holds == "one" and is_free(body.shape.item):
+    free = body is not None and body.shape is not None and body.shape.holds == "one" and is_free(body.shape.item)
+    if body is not None and body.shape is not None and free:
         sent = {name: schema for name, schema in fields.items() if not schema.get("readOnly")}
-        item = {"type": "object", "properties": {**fields_of(body.shape.item), **sent}}
-        item["additionalProperties"] = True
-        schema = _placed(body.schema, body.shape, item)
-        body = msgspec.structs.replace(body, schema=schema, shape=msgspec.structs.replace(body.shape, item=item))
-        return msgspec.structs.replace(each, reply=reply, body=body, examples=examples, is_free=True)
-    return msgspec.structs.replace(each, reply=reply, examples=examples)
+        properties = {**fields_of(body.shape.item), **sent}
+        item = {"type": "object", "properties": properties, "additionalProperties": True}
+        shape = msgspec.structs.replace(body.shape, item=item)
+        body = msgspec.structs.replace(body, schema=_placed(body.schema, body.shape, item), shape=shape)
+    return msgspec.structs.replace(each, reply=reply, body=body, examples=examples, is_free=free or each.is_free)
 
 
 def _kind_of(rows: Rows, alike: Rows) -> _Kind:
@@ -347,7 +335,7 @@ def item_of(rows: Rows) -> dict[str, Schema]:
         if schema is None:
             continue
         if None in values:
-            schema = {**schema, "type": [schema["type"], "null"]}
+            schema["type"] = [schema["type"], "null"]
             schema |= {"enum": [*schema["enum"], None]} if "enum" in schema else {}
         if _SERVER_SET.fullmatch(plain(name)):
             schema["readOnly"] = True

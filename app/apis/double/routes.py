@@ -22,7 +22,7 @@ from app.projects.authorization import find_project
 from app.releases import manifest_store, tools
 from app.runs.practice import RealApi, read_real_api
 from app.web.access import Caller, Db
-from app.web.fields import ProjectName
+from app.web.fields import ProjectName, columns
 from app.web.problem import CHANGE, READ
 
 _SECONDS: Final = 25.0  # of calls; whoever waits for the answer also waits for the document to be read
@@ -41,14 +41,6 @@ class PracticeView(Coverage, frozen=True, kw_only=True):
     calls: int = 0  #: to the real API, for the comparison
     differences: Sequence[str] = ()
     skipped: Sequence[str] = ()  #: what was not read, and why
-
-    @classmethod
-    def full(cls, row: tables.Api, coverage: Coverage, comparison: Comparison | None) -> "PracticeView":
-        compared = {}
-        if comparison is not None:
-            compared = {name: getattr(comparison, name) for name in ("calls", "differences", "skipped")}
-            compared["compared_at"] = comparison.at
-        return cls(practice=row.practice, **msgspec.structs.asdict(coverage), **compared)
 
 
 class ApiPracticeController(Controller):
@@ -89,8 +81,11 @@ async def practice_of(session: AsyncSession, reader: DocumentReader, row: tables
     """Ends the transaction."""
     content = await manifest_store.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
-    coverage = await reader.coverage(read_request(row, row.bind), content, row.digest)
-    return PracticeView.full(row, coverage, apis.comparison_of(row))
+    coverage = msgspec.structs.asdict(await reader.coverage(read_request(row, row.bind), content, row.digest))
+    if (found := apis.comparison_of(row)) is None:
+        return PracticeView(practice=row.practice, **coverage)
+    compared = columns(found, Comparison, "at", "digest")
+    return PracticeView(practice=row.practice, compared_at=found.at, **coverage, **compared)
 
 
 async def compare_api(
@@ -100,10 +95,11 @@ async def compare_api(
     comparison of the API is under way.
     """
     row = await apis.get(session, owner.id, name, document=False)
+    reader = readers.document_reader
     real = RealApi(
         sessions=readers.sessions,
         client=readers.http_client,
-        reader=readers.document_reader,
+        reader=reader,
         project_id=owner.id,
         document=await tools.api_document(session, row),
         rules=projects.settings_of(owner).approvals,
@@ -112,6 +108,4 @@ async def compare_api(
     )
     await session.commit()  # no transaction is held during the calls
     await read_real_api(real)
-    return await practice_of(
-        session, readers.document_reader, await apis.get(session, owner.id, name, document=False)
-    )
+    return await practice_of(session, reader, await apis.get(session, owner.id, name, document=False))

@@ -132,7 +132,7 @@ def item_shape(schema: Schema, nouns: Sequence[str] = ()) -> Shape | None:
         inside = {
             name: flat(each)
             for name, each in fields.items()
-            if (plain(name) in _WRAPPERS or _names_one_of(name, nouns)) and kind_of(flat(each)) == "object"
+            if (plain(name) in _WRAPPERS or _noun(name) in nouns) and kind_of(flat(each)) == "object"
         }
         if len(inside) != 1:
             break
@@ -205,6 +205,15 @@ def value_at(value: Json, keys: Sequence[str]) -> Json:
     return value
 
 
+def with_value_at(value: Json, keys: Sequence[str], new: Json) -> Json:
+    """The value with something else under the keys, if it has them."""
+    if not keys:
+        return new
+    if not isinstance(value, Mapping):
+        return value
+    return {name: with_value_at(each, keys[1:], new) if name == keys[0] else each for name, each in value.items()}
+
+
 class Fits:
     """Whether values fit schemas, whose validators are kept as long as this is."""
 
@@ -229,31 +238,25 @@ class Fits:
         if error is None:
             return "", ""
         missing = re.match(r"'([^']+)' is a required property", error.message)
-        return ".".join([*map(str, error.absolute_path), *(missing.groups() if missing else ())]), error.message[
-            :200
-        ]
+        place = ".".join([*map(str, error.absolute_path), *(missing.groups() if missing else ())])
+        return place, error.message[:200]
 
     def _check(self, schema: Schema) -> Check:
-        known = self._checks.get(id(schema))
-        if known is None:
-            known = self._checks[id(schema)] = (
-                schema,
-                Check(schema),
-            )  # with the schema, so that its id is no other's
-        return known[1]
+        if id(schema) not in self._checks:  # kept with the schema, so that its id is no other's
+            self._checks[id(schema)] = (schema, Check(schema))
+        return self._checks[id(schema)][1]
 
 
 def _inside(schema: Schema, nouns: Sequence[str], depth: int) -> Shape | None:
     """The list that a field of an envelope is, or has."""
-    if kind_of(schema) == "array" or map_values(schema) is not None:
-        return list_shape(schema, nouns, depth + 1)
-    return list_shape(schema, nouns, depth + 1) if not _is_record(schema) else None
+    is_list = kind_of(schema) == "array" or map_values(schema) is not None
+    return list_shape(schema, nouns, depth + 1) if is_list or not _is_record(schema) else None
 
 
 def _chosen(found: Mapping[str, Shape], fields: Mapping[str, Schema], nouns: Sequence[str]) -> str | None:
     """The field of an envelope that has its list."""
     usual = next((name for each in _LISTS for name in found if plain(name) == each), None)
-    named = next((name for name in found if _names_one_of(name, nouns)), None)
+    named = next((name for name in found if _noun(name) in nouns), None)
     if named is not None or usual is not None:
         return named or usual
     rest = [name for name in fields if name not in found and not _ABOUT_PAGES.search(plain(name))]
@@ -261,9 +264,8 @@ def _chosen(found: Mapping[str, Shape], fields: Mapping[str, Schema], nouns: Seq
     return next(iter(lists or found), None) if len(lists or found) == 1 and not rest else None
 
 
-def _names_one_of(name: str, nouns: Sequence[str]) -> bool:
-    own = noun_of(split_words(name))
-    return own in nouns
+def _noun(name: str) -> str:
+    return noun_of(split_words(name))
 
 
 def _is_record(schema: Schema) -> bool:

@@ -4,7 +4,7 @@ them.
 Samples of real answers teach which fields really come, of which form and how often, and texts like theirs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Final
@@ -15,20 +15,20 @@ from app.apis.documents.schemas import short_repr
 from app.apis.double import texts
 from app.apis.double.meanings import Record
 from app.apis.double.model import Collection, Counter, Link, Model
-from app.apis.double.record_types import IsSecret, Seen, place_of, seen_of
+from app.apis.double.record_types import IsSecret, Seen, place_of, seen_of, text_like
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
 from app.apis.double.values import Drawer, key_like
 from app.apis.naming import split_words
 from app.base.values import Json
 
 _ROWS: Final = 200  # of one answer that are looked at
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """What the real server answered an operation with, by name, or of one place by `sample_key`."""
-
-    operation: str
-    value: Json
+TOP: Final = (5, 8)  # records of a collection that is in no other
+_NESTED: Final = (0, 4)  # of each record above
+_MOST: Final = 40  # of a collection
+_FREE: Final = 2  # values of a path parameter that names nothing that is modelled
+_EPOCH: Final = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
+_TRIES: Final = 20
+_SHOWN: Final = 120  # characters of a value in words
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -48,39 +48,27 @@ class Sampled(msgspec.Struct, frozen=True):
         return frozenset() if seen is None else promised - seen.keys()
 
 
-def sampled(model: Model, samples: Sequence[Sample], is_secret: IsSecret = lambda _: False) -> Sampled:
-    """What the samples of lists and single records show. Those of other operations are passed over."""
+def sampled(model: Model, samples: Mapping[str, Json], is_secret: IsSecret = lambda _: False) -> Sampled:
+    """What the real server answered, by operation, or of one place by `sample_key`, shows of lists and of single
+    records.
+    """
     lists: dict[str, list[dict[str, Json]]] = {}
     items: dict[str, list[dict[str, Json]]] = {}
-    for each in samples:
-        made = model.meant(*place_of(each.operation))
+    for name, value in samples.items():
+        made = model.meant(*place_of(name))
         if made is None or made.shape is None or made.role not in ("list", "get"):
             continue
-        found = value_at(each.value, made.shape.keys)
-        rows = found.values() if made.shape.holds == "map" and isinstance(found, dict) else found
-        rows = (
-            [found] if made.role == "get" else list(rows) if not isinstance(rows, str) and rows is not None else []
-        )
-        kept = [row for row in rows[:_ROWS] if isinstance(row, dict)]
+        rows = value_at(value, made.shape.keys)
+        if made.role == "get":
+            rows = [rows]
+        elif made.shape.holds == "map" and isinstance(rows, dict):
+            rows = list(rows.values())
+        kept = [row for row in rows[:_ROWS] if isinstance(row, dict)] if isinstance(rows, list) else []
         (items if made.role == "get" else lists).setdefault(made.collection, []).extend(kept)
     return Sampled(
         {name: _fields(rows, is_secret) for name, rows in lists.items() if rows},
         {name: _fields(rows, is_secret) for name, rows in items.items() if rows},
     )
-
-
-def drawn(seen: Seen, schema: Schema, name: str, rng: Random) -> Json:
-    """A value as the real ones are; a text of its form where none is shared."""
-    if rng.random() < seen.null:
-        return None
-    if seen.values:
-        return rng.choice(seen.values)
-    if seen.low is not None and seen.high is not None:
-        whole = kind_of(flat(schema)) == "integer" or (seen.low.is_integer() and seen.high.is_integer())
-        return rng.randint(int(seen.low), int(seen.high)) if whole else round(rng.uniform(seen.low, seen.high), 2)
-    if seen.form:
-        return texts.text_of_format(seen.form, rng)
-    return texts.alike(seen.code, rng) if seen.code else texts.text_of_name(name, rng)
 
 
 def _fields(rows: Sequence[Mapping[str, Json]], is_secret: IsSecret) -> dict[str, Seen]:
@@ -89,15 +77,6 @@ def _fields(rows: Sequence[Mapping[str, Json]], is_secret: IsSecret) -> dict[str
     return {
         name: seen_of(name, [row[name] for row in rows if name in row], len(rows), is_secret) for name in names
     }
-
-
-TOP: Final = (5, 8)  # records of a collection that is in no other
-_NESTED: Final = (0, 4)  # of each record above
-_MOST: Final = 40  # of a collection
-_FREE: Final = 2  # values of a path parameter that names nothing that is modelled
-_EPOCH: Final = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
-_TRIES: Final = 20
-_SHOWN: Final = 120  # characters of a value in words
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -243,11 +222,10 @@ def linked(link: Link, record: Record, schema: Schema, model: Model, known: Json
     deeper = {each.field for each in target.links if each.embedded}  # these stay: they may lead back here
     fields = {name: each for name, each in fields_of(flat(schema)).items() if name not in deeper}
     shown = dict(known) if isinstance(known, Mapping) else {}
-    return (
-        shown
-        | {name: value for name, value in record.fields.items() if name in fields}
-        | ({target.key: typed_key(fields[target.key], record.key)} if target.key in fields else {})
-    )
+    shown |= {name: value for name, value in record.fields.items() if name in fields}
+    if target.key in fields:
+        shown[target.key] = typed_key(fields[target.key], record.key)
+    return shown
 
 
 def counted(counter: Counter, record: Record, model: Model, state: State) -> int:
@@ -259,22 +237,18 @@ def counted(counter: Counter, record: Record, model: Model, state: State) -> int
     return sum(target_of(link, each.fields.get(link.field), model, state) is record for each in others)
 
 
-def _scopes(collection: Collection, state: State, drawer: Drawer) -> Iterator[tuple[str, ...]]:
+def _scopes(collection: Collection, state: State, drawer: Drawer) -> list[tuple[str, ...]]:
     """Where the collection has records: for each record above it, and each value of what is not modelled."""
     found: list[tuple[str, ...]] = [()]
     for scope in collection.scopes:
         longer: list[tuple[str, ...]] = []
         for above in found:
             if scope.parent:
-                longer += [
-                    (*above, each.key)
-                    for each in state.records.get(scope.parent, {}).values()
-                    if each.scope == above
-                ]
+                longer += [(*above, each.key) for each in state.of(scope.parent, above)]
             else:
                 longer += [(*above, each) for each in free_values(scope.parameter, scope.schema, drawer)]
         found = longer[:_MOST]
-    yield from found
+    return found
 
 
 def free_values(parameter: str, schema: Schema, drawer: Drawer) -> list[str]:
@@ -308,6 +282,18 @@ def _set_link(collection: Collection, record: Record, link: Link, model: Model, 
         record.fields.pop(link.field, None)  # some records have nothing above them
 
 
+def _drawn(seen: Seen, schema: Schema, name: str, rng: Random) -> Json:
+    """A value as the real ones are; a text of its form where none is shared."""
+    if rng.random() < seen.null:
+        return None
+    if seen.values:
+        return rng.choice(seen.values)
+    if seen.low is not None and seen.high is not None:
+        whole = kind_of(flat(schema)) == "integer" or (seen.low.is_integer() and seen.high.is_integer())
+        return rng.randint(int(seen.low), int(seen.high)) if whole else round(rng.uniform(seen.low, seen.high), 2)
+    return text_like(seen, name, rng)
+
+
 def _as_seen(
     record: dict[str, Json], collection: Collection, seen: Mapping[str, Seen], drawer: Drawer, salt: str
 ) -> None:
@@ -317,7 +303,7 @@ def _as_seen(
             record.pop(name, None)
             continue
         rng = drawer.random(f"seen {salt} {name}")
-        value = drawn(seen[name], schema, name, rng)
+        value = _drawn(seen[name], schema, name, rng)
         if rng.random() > seen[name].share:
             record.pop(name, None)
         elif kind_of(flat(schema)) not in ("array", "object") and drawer.fits(schema, value):
@@ -331,13 +317,10 @@ def _agree(record: dict[str, Json], fields: Mapping[str, Schema]) -> None:
         if last not in ("at", "on", "date", "time") or not words:
             continue
         done = words[-1]
-        states = [
-            each for each, schema in fields.items() if done in map(plain, map(str, flat(schema).get("enum", ())))
-        ]
-        flags = [each for each in record if plain(each) in (done, f"is{done}") and isinstance(record[each], bool)]
-        if any(plain(str(record.get(each))) != done for each in states) or any(
-            record[each] is False for each in flags
-        ):
+        choices = {each: flat(schema).get("enum", ()) for each, schema in fields.items()}
+        states = [each for each, known in choices.items() if done in map(plain, map(str, known))]
+        is_open = any(plain(str(record.get(each))) != done for each in states)
+        if is_open or any(plain(each) in (done, f"is{done}") and record[each] is False for each in record):
             if is_nullable(fields[name]):
                 record[name] = None
             else:
@@ -363,10 +346,8 @@ def _state_fields(before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
     told: list[str] = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
-            now = short_repr(after.get(name), _SHOWN)
-            told.append(
-                f"{name} {short_repr(before[name], _SHOWN)} -> {now}" if name in before else f"{name} {now}"
-            )
+            was = f"{short_repr(before[name], _SHOWN)} -> " if name in before else ""
+            told.append(f"{name} {was}{short_repr(after.get(name), _SHOWN)}")
     return ", ".join(told)
 
 

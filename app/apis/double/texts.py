@@ -46,23 +46,9 @@ _DOINGS: Final = split(
     "Nobody has seen the {a} {n} since the {m} closed.|For the {m}: one {a} {n} each.",
     "|",
 )
-_CITIES: Final = [
-    "Bergen",
-    "Porto",
-    "Graz",
-    "Ghent",
-    "Turin",
-    "Lyon",
-    "Gdansk",
-    "Malmo",
-    "Leeds",
-    "Basel",
-    "Split",
-    "Cork",
-    "Trondheim",
-    "Utrecht",
-    "Brno",
-]
+_CITIES: Final = split(
+    "Bergen Porto Graz Ghent Turin Lyon Gdansk Malmo Leeds Basel Split Cork Trondheim Utrecht Brno"
+)
 _COUNTRIES: Final = split("Norway Portugal Austria Belgium Italy France Poland Sweden Ireland Croatia Kenya Peru")
 _CODES: Final = split("NO PT AT BE IT FR PL SE IE HR KE PE")
 _CURRENCIES: Final = split("EUR USD GBP NOK PLN SEK CHF")
@@ -214,11 +200,8 @@ def text_of_name(name: str, rng: Random) -> str:
     (1, True)
     """
     words = split_words(name) or ["text"]
-    make = (
-        _WHOLE_NAMES.get("_".join(words[-2:]))
-        or _LAST_WORDS.get(words[-1])
-        or _LAST_WORDS.get("".join(words[-2:]))
-    )
+    whole, last = _WHOLE_NAMES.get("_".join(words[-2:])), _LAST_WORDS.get(words[-1])
+    make = whole or last or _LAST_WORDS.get("".join(words[-2:]))
     return title(rng).lower() if make is None else make(rng)
 
 
@@ -235,10 +218,9 @@ def alike(text: str, rng: Random, *, words: bool = False) -> str:
         part = found[0]
         if part.isalpha() and not words:
             return part
-        letters = set(part.lower()) - set(string.digits)
-        if letters <= set("abcdef"):
-            return "".join(_other(each, "abcdef", rng) for each in part)
-        return "".join(_other(each, string.ascii_lowercase, rng) for each in part)
+        is_hexadecimal = set(part.lower()) <= set(string.hexdigits)
+        letters = "abcdef" if is_hexadecimal else string.ascii_lowercase
+        return "".join(_other(each, letters, rng) for each in part)
 
     return re.sub(r"[0-9A-Za-z]+", other, text)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from app.apis.double import texts
 from app.apis.double.shapes import Fits, Schema, fields_of, flat, inferred, is_nullable, kind_of, plain
-from app.apis.naming import singular, split_words
+from app.apis.naming import singular, split_words, word_set
 from app.base.errors import ApiDocumentError
 from app.base.secrets import is_telling
 from app.base.values import Json
@@ -27,21 +27,9 @@ _FIELDS: Final = 80  # of one value
 _ITEMS: Final = 3
 _CHARS: Final = 10_000  # of a text
 _TRIES: Final = 6
-_COUNTS: Final = {"count", "total", "size", "number", "quantity", "amount", "stock", "views", "likes", "comments"}
-_CREATED: Final = ("created", "inserted", "added", "opened", "started", "start", "begin", "from")
-_LATER: Final = (
-    "updated",
-    "modified",
-    "changed",
-    "closed",
-    "ended",
-    "finished",
-    "end",
-    "due",
-    "expires",
-    "until",
-    "to",
-)
+_COUNTS: Final = word_set("count total size number quantity amount stock views likes comments")
+_CREATED: Final = word_set("created inserted added opened started start begin from")
+_LATER: Final = word_set("updated modified changed closed ended finished end due expires until to")
 
 
 class NoValueError(ApiDocumentError):
@@ -114,12 +102,8 @@ def key_like(schema: Schema, name: str, number: int, rng: Random, example: Json 
         least = schema.get("minimum", 1)
         return str(max(number, int(least) + number - 1))
     if kind_of(schema) == "string" or not schema:
-        if (
-            isinstance(example, str)
-            and any(map(str.isdigit, example))
-            and "/" not in example
-            and "pattern" not in schema
-        ):
+        is_code = isinstance(example, str) and any(map(str.isdigit, example)) and "/" not in example
+        if is_code and "pattern" not in schema:
             return texts.alike(example, rng)
         found = _Draw(rng, {}).text(schema, name if split_words(name)[-1:] != ["id"] else "id")
         return found if "pattern" in schema else found.lower().replace(" ", "-").strip("/.") or texts.slug(rng)
@@ -162,12 +146,8 @@ class _Draw:
                 return None
             case "string":
                 return self.text(schema, name)
-        known = self._examples.get(name)
-        return (
-            self.value(inferred(known[0]), name, depth)
-            if known and known[0] is not None
-            else self.text(schema, name)
-        )
+        example = next(iter(self._examples.get(name, ())), None)
+        return self.text(schema, name) if example is None else self.value(inferred(example), name, depth)
 
     def text(self, schema: Schema, name: str) -> str:
         most = int(min(schema.get("maxLength", _CHARS), _CHARS))
@@ -177,9 +157,7 @@ class _Draw:
                 found = texts.matching(schema["pattern"], self._rng, least)
                 if found is not None and len(found) <= most:
                     return found
-        own = texts.text_of_format(schema.get("format", ""), self._rng)
-        if own is None and (example := self._example(name)) is not None:
-            own = example
+        own = texts.text_of_format(schema.get("format", ""), self._rng) or self._example(name)
         if own is None:
             own = "********" if is_telling(name) else texts.text_of_name(name, self._rng)
         while len(own) < least:
@@ -189,18 +167,11 @@ class _Draw:
 
     def _example(self, name: str) -> str | None:
         """A text of the form of an example that is a code, or a time of its own form."""
-        known = [each for each in self._examples.get(name, ()) if isinstance(each, str)]
-        if not known or is_telling(name):
+        first = next((each for each in self._examples.get(name, ()) if isinstance(each, str)), None)
+        if first is None or is_telling(name):
             return None
-        code = (
-            any(map(str.isdigit, known[0]))
-            and " " not in known[0]
-            and "://" not in known[0]
-            and len(known[0]) < 80
-        )
-        if not code or texts_time(known[0][:10]):
-            return None
-        return texts.alike(known[0], self._rng)
+        code = any(map(str.isdigit, first)) and " " not in first and "://" not in first and len(first) < 80
+        return texts.alike(first, self._rng) if code and not texts_time(first[:10]) else None
 
     def _object(self, schema: Schema, name: str, depth: int) -> Json:
         fields, needed = fields_of(schema), schema.get("required", ())
@@ -224,19 +195,16 @@ class _Draw:
 
     def _array(self, schema: Schema, name: str, depth: int) -> Json:
         least, most = int(schema.get("minItems", 0)), int(schema.get("maxItems", _ITEMS))
-        items = schema.get("items")
-        wanted = (
-            least
-            if depth >= _FULL_DEPTH or self._spare
-            else self._rng.randint(max(1, least), max(1, least, min(most, _ITEMS)))
-        )
+        items, prefix = schema.get("items"), schema.get("prefixItems", ())
+        one = "tag" if plain(name) == "labels" else singular(name) if len(split_words(name)) == 1 else name
+        wanted = least
+        if depth < _FULL_DEPTH and not self._spare:
+            wanted = self._rng.randint(max(1, least), max(1, least, min(most, _ITEMS)))
         found: list[Json] = []
         for place in range(min(wanted, most, 100) * 3):
             if len(found) >= min(wanted, most):
                 break
-            prefix = schema.get("prefixItems", ())
             each = prefix[place] if place < len(prefix) else items if isinstance(items, dict) else {}
-            one = "tag" if plain(name) == "labels" else singular(name) if len(split_words(name)) == 1 else name
             value = self.value(each, one, depth + 1)
             if value not in found or not schema.get("uniqueItems"):
                 found.append(value)
@@ -270,26 +238,21 @@ class _Draw:
 def _usual(name: str) -> tuple[int, int]:
     """Between which a number of this name may be."""
     words = set(split_words(name))
-    if words & {"year"}:
+    if "year" in words:
         return 1990, 2026
     if words & {"percent", "percentage", "rate", "score", "progress", "rating"}:
         return 0, 100
     if words & {"latitude", "lat", "longitude", "lon", "lng"}:
         return -80, 80
-    if words & {"timestamp", "created", "updated", "at", "time"} and words & {
-        "timestamp",
-        "at",
-        "created",
-        "updated",
-    }:
+    if words & {"timestamp", "created", "updated", "at"}:
         return 1_767_600_000, 1_793_000_000
-    if words & {"port"}:
+    if "port" in words:
         return 1_024, 49_000
     return (0, 40) if words & _COUNTS else (1, 900)
 
 
-def _begins(name: str, starts: Sequence[str]) -> bool:
-    return plain(name).startswith(tuple(starts)) or any(each in split_words(name) for each in starts)
+def _begins(name: str, starts: frozenset[str]) -> bool:
+    return plain(name).startswith(tuple(starts)) or not starts.isdisjoint(split_words(name))
 
 
 def _later(text: str, minutes: int) -> str:

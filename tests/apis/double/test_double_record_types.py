@@ -11,7 +11,7 @@ from app.apis.double.model import Model, read_model
 from app.apis.double.record_types import is_word, sample_key
 from app.apis.double.service import Double
 from app.apis.double.shapes import fields_of
-from app.apis.double.state import Sample, sampled
+from app.apis.double.state import sampled
 from app.base.values import Json
 from tests.apis.double.test_practice_reads import Real
 from tests.support.double_documents import answer, document
@@ -29,7 +29,7 @@ def model() -> Model:
 
 @pytest.fixture
 def double(model: Model) -> Double:
-    return Double(model, "seed", seen=sampled(model, [Sample(*each) for each in VAULT_SAMPLES.items()]))
+    return Double(model, "seed", seen=sampled(model, VAULT_SAMPLES))
 
 
 def send(double: Double, method: str, path: str, data: Json = None) -> tuple[int, Any]:

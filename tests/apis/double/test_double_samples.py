@@ -6,7 +6,7 @@ from typing import Any
 from app.apis.double.model import Model, read_model
 from app.apis.double.reads import Given, Pair, differences
 from app.apis.double.service import Double, Options
-from app.apis.double.state import Sample, Sampled, sampled
+from app.apis.double.state import Sampled, sampled
 from app.base.values import Json
 from tests.support.double_documents import answer, document, path, query
 from tests.support.every_row import every_row
@@ -61,8 +61,8 @@ def shop() -> tuple[Model, str, str]:
 
 
 def learned(model: Model, listing: str, reading: str) -> Sampled:
-    seen = [Sample(listing, {"orders": _REAL, "count": 8})]
-    return sampled(model, [*seen, Sample(reading, {**_REAL[0], "note": "Ring twice at Anna's"})])
+    one = {**_REAL[0], "note": "Ring twice at Anna's"}
+    return sampled(model, {listing: {"orders": _REAL, "count": 8}, reading: one})
 
 
 def test_lists_and_records_have_the_fields_and_forms_that_real_ones_have() -> None:
@@ -95,7 +95,7 @@ def test_nothing_personal_or_secret_of_real_answers_is_kept() -> None:
 def test_a_text_that_is_a_secret_is_not_kept_whatever_its_field_is_called() -> None:
     model, listing, _ = shop()
     rows = [{"id": number, "channel": "hunter2"} for number in range(5)]
-    kept = sampled(model, [Sample(listing, {"orders": rows})], is_secret=lambda text: text == "hunter2")
+    kept = sampled(model, {listing: {"orders": rows}}, is_secret=lambda text: text == "hunter2")
     assert "hunter2" not in str(kept)
 
 

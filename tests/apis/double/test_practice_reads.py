@@ -1,15 +1,15 @@
 """What is read of a real API to practise on its double: the calls, and what of their answers is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from app.apis.double.coverage import PracticeQuestion, practice_finding
-from app.apis.double.masking import masked_answer, samples_of, with_masked_names
+from app.apis.double.masking import samples_of, with_masked_names
 from app.apis.double.model import Model, read_model
 from app.apis.double.reads import MOST_CALLS, Given, Reading, Readings, RealAnswer, cut, read_answers, reading_plan
-from app.apis.double.state import Sample, sampled
+from app.apis.double.state import sampled
 from app.base.errors import HostError
 from app.base.values import Json
 from tests.support.double_documents import answer, body, document, path, query
@@ -174,7 +174,7 @@ async def test_what_is_kept_has_the_form_of_the_answers_and_nothing_of_anybody()
     assert len(kept[by_path["/teams/{team}/boards"]]) == 3  # those of three teams
     assert [each["state"] for each in cards.values()] == ["open", "open"]
     model = real.model(kept)
-    seen = sampled(model, [Sample(*each) for each in kept.items()])
+    seen = sampled(model, kept)
     assert seen.lists["cards"]["state"].values == ("open",)
     assert seen.left_out(model.collections["cards"], lists=True) == {"id", "owner", "votes"}  # a map has the keys
 
@@ -191,6 +191,17 @@ def test_what_cannot_be_stored_is_cut_off() -> None:
     assert len(found["many"]) == 50
 
 
+def masked(values: Sequence[Json], reading: Reading | None = None) -> Json:
+    """What is kept of several answers to the same operation."""
+    answers = [
+        RealAnswer(name="l", operation="l", place="GET /things", arguments={}, given=Given(200, each))
+        for each in values
+    ]
+    readings = Readings(answers=answers, plan=[] if reading is None else [reading])
+    [found] = samples_of(readings, is_secret=lambda text: text == "hunter2").values()
+    return found
+
+
 def test_values_become_others_of_the_same_form_wherever_they_stand() -> None:
     rows: list[tuple[str, Json]] = [
         ("a", {"email": "anna@real.test"}), ("b", {"owner": {"nick": "anna", "age": 61, "id": "u-7811"}}),
@@ -205,9 +216,9 @@ def test_values_become_others_of_the_same_form_wherever_they_stand() -> None:
     with every_row() as row:
         for name, value in rows:
             with row(name):
-                masked = masked_answer([value], None, lambda text: text == "hunter2")
-                assert _form(masked) == _form(value)
-                said = str(masked)
+                found = masked([value])
+                assert _form(found) == _form(value)
+                said = str(found)
                 for text in ("anna", "real.test", "7811", "8347.25", "hunter2"):
                     assert text not in said, said
 
@@ -234,7 +245,7 @@ def test_a_record_that_is_shown_twice_shares_its_texts_with_no_other() -> None:
     with every_row() as row:
         for name, reading, values, kept in rows:
             with row(name):
-                assert ("Bob Smith" in str(masked_answer(values, reading))) is kept
+                assert ("Bob Smith" in str(masked(values, reading))) is kept
 
 
 def test_texts_of_people_are_not_kept_however_many_records_share_them() -> None:
@@ -246,10 +257,10 @@ def test_texts_of_people_are_not_kept_however_many_records_share_them() -> None:
     with every_row() as row:
         for name in private.split():
             with row(name):
-                assert "Bob Smith" not in str(masked_answer([[{"id": at, name: "Bob Smith"} for at in range(4)]]))
+                assert "Bob Smith" not in str(masked([[{"id": at, name: "Bob Smith"} for at in range(4)]]))
         for name in ("cards", "card", "state", "ship", "title", "syntax", "label", "color"):
             with row(name):
-                assert "to do" in str(masked_answer([[{"id": at, name: "to do"} for at in range(4)]]))
+                assert "to do" in str(masked([[{"id": at, name: "to do"} for at in range(4)]]))
 
 
 def test_a_key_in_a_path_stays_only_if_what_it_follows_is_nobodys() -> None:
@@ -292,7 +303,7 @@ def test_a_name_stays_only_if_the_document_says_it_or_most_of_several_records_ha
     ]  # fmt: skip
     with every_row() as row:
         for name, values, kept, gone in rows:
-            for said in (str(masked_answer(values, reading)), str(with_masked_names(values, reading))):
+            for said in (str(masked(values, reading)), str(with_masked_names(values, reading))):
                 with row(name, said):
                     assert [each for each in kept.split() if each not in said] == []
                     assert [each for each in gone.split() if each in said] == []
