@@ -20,6 +20,7 @@ from app.projects.settings import ApprovalDecision, ApprovalRequest, ApprovalRul
 _MOST = 100_000  # characters that a person can be shown
 _REMARKS = 20
 _NOT_COMPARED = "more was called a secret than can be compared with these arguments"
+_MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again
 
 
 class ShownCall(msgspec.Struct, frozen=True):
@@ -50,13 +51,6 @@ def shown_call(arguments: Mapping[str, Json], secrets: SecretValues) -> ShownCal
     return ShownCall(shown, remarks[:_REMARKS] + ([_NOT_COMPARED] if secrets.cut else []))
 
 
-def unshowable(arguments: Mapping[str, Json]) -> str | None:
-    """Why nobody can be asked about a call with these arguments."""
-    if len(_text(dict(arguments))) <= _MOST:
-        return None
-    return f"its arguments have more than {_MOST:,} characters, which cannot be shown to the person who approves"
-
-
 def _hidden(value: Json, secrets: SecretValues) -> Json:
     if isinstance(value, list):
         return [_hidden(each, secrets) for each in value]
@@ -74,9 +68,6 @@ def _label(text: str, origin: str) -> str:
 
 def _text(value: Json) -> str:
     return json.dumps(value)
-
-
-_MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again
 
 
 class ApprovalWantedError(Exception):
@@ -144,8 +135,11 @@ class ApprovalGate:
             raise UnstableCallError(
                 f"each time its code ran again, {call.api} was called with other values than those decided on"
             )
-        if (reason := unshowable(call.arguments)) is not None:
-            return f"{call.api} was not called: {reason}"
+        if len(_text(call.arguments)) > _MOST:
+            return (
+                f"{call.api} was not called: its arguments have more than {_MOST:,} characters, which cannot be "
+                "shown to the person who approves"
+            )
         request = ApprovalRequest(
             seq=call.seq,
             turn=call.turn,

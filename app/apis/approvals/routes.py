@@ -1,7 +1,7 @@
 """Routes for approvals: API calls that wait for a person."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
-from app.apis.approvals.store import BeforeApproval, CallBefore
+from app.apis.approvals.store import CallBefore
 from app.base.values import Json
 from app.db import tables
 from app.db.tables import ApprovalState
@@ -75,24 +75,6 @@ class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
     because: str
     before: list[CallBefore]
 
-    @classmethod
-    def full(
-        cls, row: tables.Approval, task: tables.Task, project: str, shown: ShownCall, before: BeforeApproval
-    ) -> Self:
-        return cls(
-            project=project,
-            instruction=task.instruction,
-            principal=task.principal,
-            links=ConsoleLinks.of("approvals", row.id),
-            arguments=shown.arguments,
-            remarks=shown.remarks,
-            failure=shown.failure,
-            because=before.because,
-            before=before.calls,
-            **columns(row, ApprovalSummary, "project", "links"),
-            turn=row.turn,
-        )
-
 
 class ApprovalController(Controller):
     path = "/approvals"
@@ -144,6 +126,14 @@ class ApprovalController(Controller):
 
 async def view_approval(session: AsyncSession, row: tables.Approval) -> ApprovalView:
     """With the call and the task that waits for it."""
-    names = await project_names(session)
-    shown, before = approvals.shown(session, row), await approvals.before(session, row)
-    return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id], shown, before)
+    names, task = await project_names(session), await tasks.get(session, row.task_id)
+    because, before = await approvals.before(session, row)
+    return ApprovalView(
+        instruction=task.instruction,
+        principal=task.principal,
+        turn=row.turn,
+        because=because,
+        before=before,
+        **columns(ApprovalSummary.of(row, names[row.project_id]), ApprovalSummary),
+        **columns(approvals.shown(session, row), ShownCall),
+    )

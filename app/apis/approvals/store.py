@@ -29,6 +29,8 @@ _approval = tables.Approval
 
 
 _ARGUMENTS = select(_approval.id, _approval.arguments).where(_approval.task_id == bindparam("task", type_=Uuid))
+log = structlog.get_logger(__name__)
+_SECONDS = 1.0
 
 
 class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +48,6 @@ class CallBefore(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Json]
     error: str | None
     change: bool
-
-
-class BeforeApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a call waits for a person, and what its task did before."""
-
-    because: str
-    calls: list[CallBefore]
 
 
 async def request(
@@ -73,10 +68,10 @@ async def request(
     session.add(row)
     await session.flush()
     await session.refresh(row)
-    data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
     until = row.expires_at.isoformat()
-    data |= {"arguments": row.arguments, "expires_at": until}
-    await results.append(session, task.id, "approval", data | why)
+    data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
+    data |= {"arguments": row.arguments, "expires_at": until, **why}
+    await results.append(session, task.id, "approval", data)
     asked = {"approval_id": str(row.id), "operation": row.api, "because": wanted.because, "expires_at": until}
     await webhooks.enqueue(session, task.project_id, task.id, "approval.wanted", asked)
     return row
@@ -101,14 +96,14 @@ async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None 
     return row
 
 
-async def before(session: AsyncSession, row: tables.Approval) -> BeforeApproval:
+async def before(session: AsyncSession, row: tables.Approval) -> tuple[str, list[CallBefore]]:
     """Why a call waits, or waited, and what its task had called before; nothing once its events are deleted."""
     asked = await results.of_kind(session, row.task_id, "approval")
     why = next((each for each in asked if (each["id"], each["status"]) == (str(row.id), "wanted")), {})
     made = {call["seq"]: call for call in await results.of_kind(session, row.task_id, "call")}
     before = [made[seq] | {"change": seq in why.get("changes", ())} for seq in sorted(made) if seq < row.seq]
     calls = [CallBefore(**{name: call[name] for name in CallBefore.__struct_fields__}) for call in before]
-    return BeforeApproval(because=why.get("because", ""), calls=calls)
+    return why.get("because", ""), calls
 
 
 def shown(session: AsyncSession, row: tables.Approval) -> ShownCall:
@@ -216,16 +211,10 @@ async def _settle(
     await lease.wake(session, row.task_id)
     data = {"status": state.value, "id": str(row.id), "api": row.api, "decided_by": actor, "reason": reason}
     await results.append(session, row.task_id, "approval", data)
-    detail = {"approval": str(row.id), "task": str(row.task_id), "api": row.api, "decision": state.value}
-    await audit.add(
-        session, row.project_id, None, actor, AuditAction.APPROVAL_DECIDED, detail | {"reason": reason}
-    )
+    decision = {"api": row.api, "decision": state.value, "reason": reason}
+    detail = {"approval": str(row.id), "task": str(row.task_id), **decision}
+    await audit.add(session, row.project_id, None, actor, AuditAction.APPROVAL_DECIDED, detail)
     return row
-
-
-log = structlog.get_logger(__name__)
-
-_SECONDS = 1.0
 
 
 class ApprovalExpiry(Looping):

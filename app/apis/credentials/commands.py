@@ -31,6 +31,19 @@ OPEN_FIELDS = (
     *("authorization_url", "token_url", "resource", "issuer", "place", "name", "prefix"),
 )
 SOURCES = "env:VARIABLE, file:PATH, - for standard input, or prompt"
+STATIC_TOKEN = "bearer_token"
+OAUTH_KINDS = ("oauth2", "openid")
+_STATES = {
+    "missing": "is missing",
+    "not_authorized": "waits for a person's consent",
+    "insufficient_scope": "needs a person's consent to more scopes",
+    "failing": "fails",
+}
+_PAUSE_SECONDS = 0.5
+Credential = Mapping[str, Any]
+"""As the server shows it."""
+_LISTING = listing_of("scheme", "principal", "kind", "state", "used_at", "failure")
+_UNKNOWN: Mapping[str, Any] = {"kind": "", "state": "missing", "ways": []}
 
 
 def read_fields(given: Iterable[str]) -> dict[str, Any]:
@@ -116,17 +129,6 @@ def _ask(text: str, *, secret: bool, default: str | None = None) -> str:
     return answer
 
 
-STATIC_TOKEN = "bearer_token"
-OAUTH_KINDS = ("oauth2", "openid")
-
-_STATES = {
-    "missing": "is missing",
-    "not_authorized": "waits for a person's consent",
-    "insufficient_scope": "needs a person's consent to more scopes",
-    "failing": "fails",
-}
-
-
 def states(credentials: list[Mapping[str, Any]]) -> dict[str, str]:
     """By scheme."""
     return {each["scheme"]: each["state"] for each in credentials}
@@ -163,12 +165,6 @@ def _about(credential: Mapping[str, Any]) -> str:
 
 def _placeholder(field: str) -> str:
     return f"{field}=env:{field.upper()}" if field in SECRET_FIELDS else f"{field}={field.upper()}"
-
-
-_PAUSE_SECONDS = 0.5
-
-Credential = Mapping[str, Any]
-"""As the server shows it."""
 
 
 def open_address(consent: Mapping[str, Any], *, browser: bool | None) -> None:
@@ -212,10 +208,6 @@ def _has_window() -> bool:
         return type(webbrowser.get()) is not webbrowser.GenericBrowser
     except webbrowser.Error:
         return False
-
-
-_LISTING = listing_of("scheme", "principal", "kind", "state", "used_at", "failure")
-_UNKNOWN: Mapping[str, Any] = {"kind": "", "state": "missing", "ways": []}
 
 
 def principal_option(command: Callable[..., None]) -> Callable[..., None]:

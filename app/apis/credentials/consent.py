@@ -5,7 +5,7 @@ Where clients may introduce themselves, this server does: by a document, or by r
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 import httpx
 import msgspec
@@ -17,12 +17,11 @@ from app.apis import store as apis
 from app.apis.credentials import oauth
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import MAX_SCOPES, Credential, CredentialText
-from app.apis.credentials.oauth import TokenError, answer, authorization_address
+from app.apis.credentials.oauth import NO_ANSWER, TokenError, answer, authorization_address
 from app.apis.credentials.schemes import SecurityScheme
 from app.apis.credentials.stored_credentials import with_tokens, without_secrets
 from app.apis.mcp import listing
-from app.base.errors import HostError, InvalidError
-from app.base.untrusted_http import BodyError
+from app.base.errors import InvalidError
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions, keys_of, retry_while_unavailable
@@ -34,6 +33,7 @@ _CREATED: Final = (200, 201)
 DOCUMENT_PATH: Final = "/oauth/client.json"
 """Where this server describes itself as a client, under its public address."""
 CALLBACK_PATH: Final = "/oauth/callback"
+_CONSENT_SECONDS: Final = 600.0
 
 
 def client_metadata(base_url: str) -> dict[str, str | list[str]]:
@@ -73,17 +73,15 @@ async def _register(
     try:
         status, content = await answer(client, "POST", scheme.registration_url, headers, body)
         made = msgspec.json.decode(content, type=_Registered) if status in _CREATED else None
-    except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError, msgspec.DecodeError) as error:
+    except (*NO_ANSWER, msgspec.DecodeError) as error:
         reason = str(error) or type(error).__name__
         raise TokenError(f"{scheme.registration_url} registers no client: {reason[:300]}") from error
     if made is None:
         raise TokenError(f"{scheme.registration_url} registers no client: it answered with status {status}")
-    in_form = made.token_endpoint_auth_method == "client_secret_post"
-    how: Literal["basic", "post"] = "post" if in_form else "basic"
     return Credential(
         client_id=made.client_id,
         client_secret=made.client_secret or None,
-        client_auth=how,
+        client_auth="post" if made.token_endpoint_auth_method == "client_secret_post" else "basic",
         client_scopes=(made.scope or " ".join(scopes)).split() or None,
     )
 
@@ -95,9 +93,6 @@ class _Registered(msgspec.Struct):
     client_secret: CredentialText | None = None
     token_endpoint_auth_method: str | None = None
     scope: str | None = None
-
-
-_CONSENT_SECONDS: Final = 600.0
 
 
 def asked_for(session: AsyncSession, row: tables.ApiCredential) -> Credential:

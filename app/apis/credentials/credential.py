@@ -17,16 +17,24 @@ from app.apis.credentials.schemes import (
     Grant,
     KeyPlace,
     SecurityScheme,
-    bearer_for_oauth,
-    chosen,
     combined,
     is_key_header,
+    sent_schemes,
 )
 from app.base.errors import InvalidError
 from app.base.secrets import MASK, is_ordinary, is_telling
 from app.base.values import Call, Json
 
 _PLAIN: Final = re.compile(r"[A-Za-z]{1,32}([_ -][A-Za-z]{1,32}){0,4}")  # a name that is itself no secret
+MAX_SCOPES: Final = 300
+CredentialText = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
+_Url = Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s\x00]+(?!\n)$")]
+_Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
+_FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
+_Scope = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00]+(?!\n)$")]
+_Scopes = Annotated[list[_Scope], msgspec.Meta(max_length=MAX_SCOPES)]
+ClientAuth = Literal["basic", "post"]
+SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
 
 
 class Credentials(Protocol):
@@ -58,15 +66,7 @@ class SecretStore(Protocol):
 class Unrenewed:
     """For credentials that stay what they are."""
 
-    async def refused(
-        self,
-        app: App,  # noqa: ARG002
-        operation: Operation,  # noqa: ARG002
-        reason: str,  # noqa: ARG002
-        *,
-        renew: bool,  # noqa: ARG002
-        scopes: Sequence[str] = (),  # noqa: ARG002
-    ) -> bool:
+    async def refused(self, *_: object, **__: object) -> bool:
         """There are no others."""
         return False
 
@@ -118,17 +118,6 @@ def _mask_leaves(value: Json) -> Json:
     if isinstance(value, dict) and all(map(_PLAIN.fullmatch, value)):
         return {name: mask(each) if is_ordinary(name) else _mask_leaves(each) for name, each in value.items()}
     return value if value is None or isinstance(value, bool) else MASK
-
-
-MAX_SCOPES: Final = 300
-CredentialText = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
-_Url = Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s\x00]+(?!\n)$")]
-_Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
-_FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
-_Scope = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00]+(?!\n)$")]
-_Scopes = Annotated[list[_Scope], msgspec.Meta(max_length=MAX_SCOPES)]
-ClientAuth = Literal["basic", "post"]
-SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
 
 
 def _about(text: str) -> msgspec.Meta:
@@ -183,17 +172,15 @@ def checked(name: str, credential: Credential, scheme: SecurityScheme | None) ->
 
     `scheme` is the one that the document declares under this name. Raises InvalidError that names the field.
     """
-    where = f"credentials.{name}"
     if scheme is None or credential.place is not None:
         scheme = _own_scheme(name, credential)
         credential = msgspec.structs.replace(credential, place=scheme.place, name=scheme.parameter)
     if (credential.value or credential.access_token) and not authentication(scheme, credential).fits_headers:
-        raise InvalidError(f"{where}: they {UNFIT_FOR_HEADERS}")
-    if scheme.kind in ("oauth2", "openid"):
-        return credential, scheme.kind
-    missing = [field for field in needed_fields(scheme.kind) if getattr(credential, field) is None]
-    if missing:
-        raise InvalidError(f"{where}: {scheme.kind} needs {' and '.join(f'`{each}`' for each in missing)}")
+        raise InvalidError(f"credentials.{name}: they {UNFIT_FOR_HEADERS}")
+    if scheme.kind not in ("oauth2", "openid"):
+        missing = [f"`{field}`" for field in needed_fields(scheme.kind) if getattr(credential, field) is None]
+        if missing:
+            raise InvalidError(f"credentials.{name}: {scheme.kind} needs {' and '.join(missing)}")
     return credential, scheme.kind
 
 
@@ -227,10 +214,7 @@ def authentication(scheme: SecurityScheme | None, credential: Credential) -> Aut
 def chosen_schemes(app: App, operation: Operation, held: Mapping[str, Credential]) -> list[str]:
     """Those of `held` whose credentials a call gets, by the document, and all that it does not declare."""
     wanted = app.security if operation.security is None else operation.security
-    available = held.keys() & app.schemes.keys()
-    instead = bearer_for_oauth(app.schemes, available)
-    names = chosen(wanted, app.schemes, available) or chosen(wanted, app.schemes, available | instead.keys())
-    declared = dict.fromkeys(instead.get(name, name) for name in names)
+    declared = sent_schemes(wanted, app.schemes, held.keys() & app.schemes.keys())
     return [*declared, *(name for name, each in held.items() if name not in app.schemes and each.place)]
 
 
@@ -267,9 +251,8 @@ class StaticCredentials(Unrenewed):
 
     async def of(self, app: App, operation: Operation) -> Authentication:
         held = self._credentials.get(app.name, {})
-        parts = [
-            authentication(app.schemes.get(name), held[name]) for name in chosen_schemes(app, operation, held)
-        ]
+        names = chosen_schemes(app, operation, held)
+        parts = [authentication(app.schemes.get(name), held[name]) for name in names]
         if app.name in self._tokens and not any("Authorization" in each.headers for each in parts):
             parts.append(bearer(self._tokens[app.name]))
         return combined(parts)

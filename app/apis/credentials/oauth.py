@@ -24,6 +24,13 @@ _MAX_ANSWER_BYTES: Final = 100_000
 _LONG: Final = 10 * 365 * 86_400.0  # seconds; no token is good for longer
 _FINAL: Final = {NO_GRANT, "invalid_client", "unauthorized_client", "access_denied"}
 _CLIENT_KNOWN: Final = {NO_GRANT, "invalid_scope", "unsupported_grant_type", "access_denied"}
+NO_ANSWER: Final = (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError)
+"""What `answer` raises."""
+_FITS: Final[Mapping[Grant, tuple[str, ...]]] = {
+    "authorization_code": ("client_id",),
+    "client_credentials": ("client_id", "client_secret"),
+    "password": ("username", "password"),
+}
 
 
 class TokenError(AppError):
@@ -83,10 +90,7 @@ async def ask_for_tokens(
 async def answer(
     client: httpx.AsyncClient, method: str, url: str, headers: dict[str, str], body: str = ""
 ) -> tuple[int, bytes]:
-    """The status and body of an authorization server's answer. Redirects are not followed.
-
-    Raises TimeoutError, BodyError, HostError, or an error of httpx.
-    """
+    """The status and body of an authorization server's answer. Redirects are not followed. Raises NO_ANSWER."""
     request = httpx.Request(method, url, headers=headers, content=body.encode())
     async with asyncio.timeout(TOKEN_SECONDS):
         response = await client.send(request, stream=True, follow_redirects=False)
@@ -110,7 +114,7 @@ async def _asked(
     ask = session.refresh_token if refreshing else session.fetch_token
     try:
         status, content = await ask(credential.token_url, **arguments, **_more(credential, client_auth))
-    except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError) as error:
+    except NO_ANSWER as error:
         raise TokenError(_short(str(error) or type(error).__name__)) from error
     if status >= 500:
         raise TokenError(f"its answer has the status {status}")
@@ -175,14 +179,10 @@ class _Session(OAuth2Client):  # type: ignore[misc] # without types
         )
 
     async def _fetch_token(self, url: str, body: str = "", *, headers: Any, auth: Any, **_: object) -> Any:
-        return await self._token(url, body, headers, auth)
-
-    async def _refresh_token(self, url: str, *, body: str, headers: Any, auth: Any, **_: object) -> Any:
-        return await self._token(url, body, headers, auth)
-
-    async def _token(self, url: str, body: str, headers: dict[str, str], auth: Any) -> tuple[int, bytes]:
         url, headers, body = auth.prepare("POST", url, dict(headers), body)
         return await answer(self.session, "POST", url, headers, body)
+
+    _refresh_token = _fetch_token
 
 
 def _anonymous(
@@ -194,13 +194,6 @@ def _anonymous(
 
 def _short(text: str) -> str:
     return " ".join(text.split())[:300]
-
-
-_FITS: Final[Mapping[Grant, tuple[str, ...]]] = {
-    "authorization_code": ("client_id",),
-    "client_credentials": ("client_id", "client_secret"),
-    "password": ("username", "password"),
-}
 
 
 async def complete(
@@ -286,7 +279,7 @@ async def _flows(
     try:
         status, content = await answer(client, "GET", scheme.discovery_url, {"Accept": "application/json"})
         found = msgspec.json.decode(content, type=_Discovery)
-    except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError, msgspec.DecodeError) as error:
+    except (*NO_ANSWER, msgspec.DecodeError) as error:
         reason = f"{scheme.discovery_url} cannot be read: {str(error) or type(error).__name__}"
         raise InvalidError(f"{where}: {reason}; give `token_url` and `authorization_url`") from error
     if status != 200:

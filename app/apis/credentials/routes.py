@@ -3,10 +3,9 @@
 A person's consent begins here, and ends here: authorization servers send them back to this server as a client.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from html import escape
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 from uuid import UUID
 
 import httpx
@@ -47,6 +46,13 @@ from app.web.fields import ProjectName
 from app.web.problem import CHANGE, READ
 
 _CLIENT = ("client_id", "client_secret", "client_auth", "client_scopes")
+OfPrincipal = Annotated[Principal, QueryParameter(description="whose; without one, those for all tasks")]
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class ConsentView(msgspec.Struct, frozen=True):
@@ -93,7 +99,8 @@ async def connect_api(
             hint = "; or set SAGE_PUBLIC_URL to an https address, where its authorization server finds one"
     found = await _to_connect(session, row, place, hint)
     credential = asked_for(session, found)
-    if not _may_ask(credential):
+    registered = credential.client_scopes  # None: for any
+    if registered is not None and not set(credential.scopes or ()) <= set(registered):
         known = (await read_api(document_reader, session, row, row.bind)).schemes.get(found.scheme)
         credential = await _registered_again(http_client, known, credential, base_url)
         row = await apis.hold(session, owner.id, place.api, seen)
@@ -103,11 +110,6 @@ async def connect_api(
     url, expires_at = await begin_consent(session, found, credential, place.principal, callback)
     await session.commit()
     return ConsentView(url, expires_at)
-
-
-def _may_ask(credential: Credential) -> bool:
-    """Whether the client is registered for the scopes."""
-    return credential.client_scopes is None or set(credential.scopes or ()) <= set(credential.client_scopes)
 
 
 async def _registered_again(
@@ -136,9 +138,6 @@ async def _to_connect(
     return found[scheme]
 
 
-OfPrincipal = Annotated[Principal, QueryParameter(description="whose; without one, those for all tasks")]
-
-
 class CredentialController(Controller):
     path = "/apis/{name:str}"
     tags = ("APIs",)
@@ -156,7 +155,7 @@ class CredentialController(Controller):
         """Those of all principals. Values are never shown."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        rows: Sequence[tables.ApiCredential] = await credentials.of_api(session, row.id)
+        rows = await credentials.of_api(session, row.id)
         schemes = (await read_api(document_reader, session, row, row.bind)).schemes
         return [CredentialView.stored(each, schemes.get(each.scheme)) for each in rows]
 
@@ -234,7 +233,7 @@ async def store_credential(
     prepared = await prepare(scheme, data, app.schemes, app.default_url, http_client)
     row = await apis.hold(session, owner.id, name, seen)
     stored = await prepared.store(session, row.id, principal)
-    await _audit(session, owner.id, access, AuditAction.SECRET_STORED, name, scheme, principal)
+    await _audit(session, owner.id, access, AuditAction.SECRET_STORED, place)
     await session.commit()
     return CredentialView.stored(stored, app.schemes.get(scheme))
 
@@ -243,26 +242,17 @@ async def delete_credential(
     session: AsyncSession, access: Access, owner: tables.Project, place: CredentialPlace
 ) -> None:
     """Raises NotFoundError."""
-    name, scheme, principal = place
-    row = await apis.get(session, owner.id, name, document=False)
-    await credentials.delete(session, row.id, scheme, principal)
-    await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, name, scheme, principal)
+    row = await apis.get(session, owner.id, place.api, document=False)
+    await credentials.delete(session, row.id, place.scheme, place.principal)
+    await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, place)
     await session.commit()
 
 
 async def _audit(
-    session: AsyncSession, project: UUID, access: Any, action: AuditAction, api: str, scheme: str, principal: str
+    session: AsyncSession, project: UUID, access: Access, action: AuditAction, place: CredentialPlace
 ) -> None:
-    detail = {"name": f"{api}.{scheme}", "principal": principal}
+    detail = {"name": f"{place.api}.{place.scheme}", "principal": place.principal}
     await audit.add(session, project, None, access.actor, action, detail)
-
-
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @get(DOCUMENT_PATH, include_in_schema=False)

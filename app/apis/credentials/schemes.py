@@ -4,7 +4,7 @@ Headers of connection, route and credentials are ours: no document can make argu
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal
 
@@ -18,41 +18,33 @@ from app.base.values import Json
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # a token (RFC 9110, section 5.6.2)
 _IGNORED: Final = {"accept", "content-type", "authorization"}  # as OpenAPI says
 _FRAMING: Final = {
-    "host",
-    "connection",
-    "content-length",
-    "content-encoding",
-    "transfer-encoding",
-    "accept-encoding",
-    "te",
-    "trailer",
-    "upgrade",
-    "expect",
-    "keep-alive",
-    "http2-settings",
-    "cookie",
-    "set-cookie",
-    "cookie2",
+    "host", "connection", "content-length", "content-encoding", "transfer-encoding", "accept-encoding", "te",
+    "trailer", "upgrade", "expect", "keep-alive", "http2-settings", "cookie", "set-cookie", "cookie2",
     "set-cookie2",
-}
+}  # fmt: skip
 _ROUTING: Final = {
-    "forwarded",
-    "via",
-    "x-real-ip",
-    "client-ip",
-    "true-client-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "cf-connecting-ip",
-    "x-original-url",
-    "x-original-host",
-    "x-rewrite-url",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-host",
-}
+    "forwarded", "via", "x-real-ip", "client-ip", "true-client-ip", "x-client-ip", "x-cluster-client-ip",
+    "cf-connecting-ip", "x-original-url", "x-original-host", "x-rewrite-url", "x-http-method",
+    "x-http-method-override", "x-method-override", "x-host",
+}  # fmt: skip
 _PREFIXES: Final = ("proxy-", "x-forwarded", "sec-")
+CERTIFICATE: Final = "certificate"
+"""The extension of a request that names the file of its certificate."""
+UNFIT_FOR_HEADERS: Final = "have a blank at an end, or a character that no header can carry: store them again"
+_IN_HEADER: Final = re.compile(r"([!-~]([ -~]*[!-~])?)?")  # of a value, what every server takes
+SchemeKind = Literal["api_key", "http", "basic", "oauth2", "openid", "mutual_tls"]
+KeyPlace = Literal["header", "query", "cookie"]
+Grant = Literal["authorization_code", "client_credentials", "password"]
+Security = tuple[tuple[str, ...], ...]
+"""Alternatives, each a set of schemes that are needed together. An empty one needs none."""
+_MAX_SCHEMES: Final = 50
+_MAX_ALTERNATIVES: Final = 50
+_MAX_SCOPES: Final = 200
+_GRANTS: Final[Mapping[str, Grant]] = {
+    "authorizationCode": "authorization_code",
+    "clientCredentials": "client_credentials",
+    "password": "password",
+}
 
 
 def is_header_name(name: str) -> bool:
@@ -76,12 +68,6 @@ def is_reserved(name: str) -> bool:
     """
     plain = name.lower().replace("_", "-")  # many servers take the one for the other
     return plain in _IGNORED or plain in _FRAMING or plain in _ROUTING or plain.startswith(_PREFIXES)
-
-
-CERTIFICATE: Final = "certificate"
-"""The extension of a request that names the file of its certificate."""
-UNFIT_FOR_HEADERS: Final = "have a blank at an end, or a character that no header can carry: store them again"
-_IN_HEADER: Final = re.compile(r"([!-~]([ -~]*[!-~])?)?")  # of a value, what every server takes
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,22 +139,6 @@ def combined(parts: Sequence[Authentication]) -> Authentication:
     return whole
 
 
-SchemeKind = Literal["api_key", "http", "basic", "oauth2", "openid", "mutual_tls"]
-KeyPlace = Literal["header", "query", "cookie"]
-Grant = Literal["authorization_code", "client_credentials", "password"]
-Security = tuple[tuple[str, ...], ...]
-"""Alternatives, each a set of schemes that are needed together. An empty one needs none."""
-
-_MAX_SCHEMES: Final = 50
-_MAX_ALTERNATIVES: Final = 50
-_MAX_SCOPES: Final = 200
-_GRANTS: Final[Mapping[str, Grant]] = {
-    "authorizationCode": "authorization_code",
-    "clientCredentials": "client_credentials",
-    "password": "password",
-}
-
-
 class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
     """One way to a token. Addresses may be relative to the API's server."""
 
@@ -223,27 +193,27 @@ def security(node: Mapping[str, Json], references: References, where: str) -> Se
     return tuple(tuple(map(str, each)) for each in declared[:_MAX_ALTERNATIVES] if isinstance(each, Mapping))
 
 
-def chosen(wanted: Security | None, schemes: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
-    """The schemes whose credentials a call gets: the first alternative that is complete, or none.
+def sent_schemes(
+    wanted: Security | None, schemes: Mapping[str, SecurityScheme], available: AbstractSet[str]
+) -> tuple[str, ...]:
+    """The schemes whose credentials a call gets: the first alternative that is complete, or none; with a bearer
+    token in place of OAuth tokens where there is no other way.
+    """
+    instead = bearer_for_oauth(schemes, available)
+    names = _chosen(wanted, schemes, available) or _chosen(wanted, schemes, available | instead.keys())
+    return tuple(dict.fromkeys(instead.get(name, name) for name in names))
 
-    Documents that declare schemes and never say where they apply are common: any of them will do then.
 
-    >>> chosen((("key",), ("user", "app")), ["key", "user", "app"], {"user", "app"})
+def _chosen(wanted: Security | None, schemes: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
+    """Documents that declare schemes and never say where they apply are common: any of them will do then.
+
+    >>> _chosen((("key",), ("user", "app")), ["key", "user", "app"], {"user", "app"})
     ('user', 'app')
-    >>> chosen(None, ["key", "user"], {"user"}), chosen((), ["key"], {"key"})
+    >>> _chosen(None, ["key", "user"], {"user"}), _chosen((), ["key"], {"key"})
     (('user',), ())
     """
     alternatives = tuple((name,) for name in schemes) if wanted is None else wanted
     return next((each for each in alternatives if each and set(each) <= set(available)), ())
-
-
-def sent_schemes(
-    wanted: Security | None, schemes: Mapping[str, SecurityScheme], available: AbstractSet[str]
-) -> tuple[str, ...]:
-    """As `chosen`, with a bearer token in place of OAuth tokens where there is no other way."""
-    instead = bearer_for_oauth(schemes, available)
-    names = chosen(wanted, schemes, available) or chosen(wanted, schemes, available | instead.keys())
-    return tuple(dict.fromkeys(instead.get(name, name) for name in names))
 
 
 def bearer_for_oauth(schemes: Mapping[str, SecurityScheme], available: Collection[str]) -> dict[str, str]:
@@ -272,13 +242,27 @@ def _required_scopes(document: Mapping[str, Json]) -> dict[str, dict[str, None]]
 
 
 def _scheme(name: str, node: Mapping[str, Json], scopes: Iterable[str]) -> SecurityScheme | None:
-    make = _KINDS.get(str(node.get("type")))
-    fields = None if make is None else make(node)
+    fields = _fields(node)
     if fields is None:
         return None
     return SecurityScheme(
         name=name, scopes=tuple(scopes)[:_MAX_SCOPES], description=_text(node, "description"), **fields
     )
+
+
+def _fields(node: Mapping[str, Json]) -> dict[str, Any] | None:
+    match node.get("type"):
+        case "apiKey":
+            return _api_key(node)
+        case "http":
+            return _http(node)
+        case "oauth2":
+            return {"kind": "oauth2", "prefix": "Bearer", "flows": _flows(node.get("flows"))}
+        case "openIdConnect":
+            return {"kind": "openid", "prefix": "Bearer", "discovery_url": _text(node, "openIdConnectUrl")}
+        case "mutualTLS":
+            return {"kind": "mutual_tls"}
+    return None
 
 
 def _api_key(node: Mapping[str, Json]) -> dict[str, Any] | None:
@@ -299,16 +283,9 @@ def _http(node: Mapping[str, Json]) -> dict[str, Any] | None:
     return {"kind": "http", "prefix": scheme.capitalize() if scheme.islower() else scheme}
 
 
-def _oauth2(node: Mapping[str, Json]) -> dict[str, Any]:
-    declared = node.get("flows")
-    flows = {grant: _flow(each) for grant, each in _flows(declared if isinstance(declared, Mapping) else {})}
-    return {"kind": "oauth2", "prefix": "Bearer", "flows": flows}
-
-
-def _flows(declared: Mapping[str, Json]) -> Iterator[tuple[Grant, Mapping[str, Json]]]:
-    for name, node in declared.items():
-        if name in _GRANTS and isinstance(node, Mapping):
-            yield _GRANTS[name], node
+def _flows(declared: Json) -> dict[Grant, OAuthFlow]:
+    named = declared.items() if isinstance(declared, Mapping) else ()
+    return {_GRANTS[name]: _flow(node) for name, node in named if name in _GRANTS and isinstance(node, Mapping)}
 
 
 def _flow(node: Mapping[str, Json]) -> OAuthFlow:
@@ -321,23 +298,6 @@ def _flow(node: Mapping[str, Json]) -> OAuthFlow:
     )
 
 
-def _openid(node: Mapping[str, Json]) -> dict[str, Any]:
-    return {"kind": "openid", "prefix": "Bearer", "discovery_url": _text(node, "openIdConnectUrl")}
-
-
-def _mutual_tls(_: Mapping[str, Json]) -> dict[str, Any]:
-    return {"kind": "mutual_tls"}
-
-
 def _text(node: Mapping[str, Json], name: str) -> str:
     value = node.get(name)
     return value.strip()[:2_000] if isinstance(value, str) else ""
-
-
-_KINDS: Final = {
-    "apiKey": _api_key,
-    "http": _http,
-    "oauth2": _oauth2,
-    "openIdConnect": _openid,
-    "mutualTLS": _mutual_tls,
-}

@@ -25,7 +25,7 @@ _MAX_WANTED = 100  # scopes
 _KEY = ("api_id", "scheme", "principal")
 
 
-async def put(  # noqa: PLR0913 - the columns of a row
+async def put(
     session: AsyncSession,
     api_id: UUID,
     scheme: str,
@@ -34,7 +34,6 @@ async def put(  # noqa: PLR0913 - the columns of a row
     kind: str,
     value: str | None,
     authorized: bool,
-    expires_at: datetime | None = None,
 ) -> tables.ApiCredential:
     """Store what is sent for a scheme, replacing what was stored. A failure of that is forgotten.
 
@@ -44,7 +43,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
         "kind": kind,
         "value": None if value is None else keys_of(session).encrypt(value),
         "authorized": authorized,
-        "expires_at": expires_at,
+        "expires_at": None,
         "renewing_until": None,
         "failed_at": None,
         "failure": None,
@@ -103,7 +102,8 @@ async def delete(session: AsyncSession, api_id: UUID, scheme: str, principal: st
     """Raises NotFoundError."""
     gone = sql_delete(_row).where(*_which(api_id, scheme, principal)).returning(_row.id)
     if await session.scalar(gone) is None:
-        raise _unknown(scheme, principal)
+        whose = f" for the principal {principal!r}" if principal else ""
+        raise NotFoundError(f"no credentials are stored for {scheme!r}{whose}")
 
 
 async def forget_uses(session: AsyncSession, api_id: UUID) -> None:
@@ -116,9 +116,8 @@ async def note_use(
 ) -> None:
     """Record that it was sent, or why its API refused it."""
     now = func.statement_timestamp()
-    given: dict[str, Any] = (
-        {"used_at": now} if failure is None else {"used_at": now, "failed_at": now, "failure": failure}
-    )
+    given: dict[str, Any] = {"used_at": now}
+    given |= {} if failure is None else {"failed_at": now, "failure": failure}
     if scheme != STATIC_TOKEN:
         await session.execute(update(_row).where(*_which(api_id, scheme, principal)).values(given))
         return
@@ -253,8 +252,3 @@ def _which(api_id: UUID, scheme: str, principal: str) -> tuple[Any, ...]:
 
 def _hash(state: str) -> str:
     return hashlib.sha256(state.encode()).hexdigest()
-
-
-def _unknown(scheme: str, principal: str) -> NotFoundError:
-    whose = f" for the principal {principal!r}" if principal else ""
-    return NotFoundError(f"no credentials are stored for {scheme!r}{whose}")

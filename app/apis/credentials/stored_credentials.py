@@ -29,6 +29,13 @@ from app.base.secrets import MASK
 from app.db import tables
 from app.db.database import Sessions, keys_of, retry_while_unavailable
 
+log = structlog.get_logger(__name__)
+_LEEWAY: Final = timedelta(seconds=30)  # before its expiry, a token is renewed
+_RENEWAL_SECONDS: Final = 2 * TOKEN_SECONDS
+_POLL_SECONDS: Final = 0.2
+_FRESH_SECONDS: Final = 30  # so old, a token that is refused is not the reason
+_asking: Final = set[asyncio.Task[None]]()  # the event loop alone does not keep tasks alive
+
 
 class PreparedCredential(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored for one scheme."""
@@ -38,19 +45,11 @@ class PreparedCredential(msgspec.Struct, frozen=True, kw_only=True):
     credential: Credential
     authorized: bool  # False: a person has to consent first
 
-    async def store(
-        self, session: AsyncSession, api_id: UUID, principal: str, expires_at: datetime | None = None
-    ) -> tables.ApiCredential:
+    async def store(self, session: AsyncSession, api_id: UUID, principal: str) -> tables.ApiCredential:
         """Replaces what is stored for the scheme and the principal."""
+        value = self.credential.to_json()
         return await credentials.put(
-            session,
-            api_id,
-            self.scheme,
-            principal,
-            kind=self.kind,
-            value=self.credential.to_json(),
-            authorized=self.authorized,
-            expires_at=expires_at,
+            session, api_id, self.scheme, principal, kind=self.kind, value=value, authorized=self.authorized
         )
 
 
@@ -73,15 +72,6 @@ async def prepare(
         has_token = credential.access_token is not None or credential.refresh_token is not None
         authorized = has_token or credential.grant != "authorization_code"
     return PreparedCredential(scheme=name, kind=kind, credential=credential, authorized=authorized)
-
-
-log = structlog.get_logger(__name__)
-
-_LEEWAY: Final = timedelta(seconds=30)  # before its expiry, a token is renewed
-_RENEWAL_SECONDS: Final = 2 * TOKEN_SECONDS
-_POLL_SECONDS: Final = 0.2
-_FRESH_SECONDS: Final = 30  # so old, a token that is refused is not the reason
-_asking: Final = set[asyncio.Task[None]]()  # the event loop alone does not keep tasks alive
 
 
 class SecuredApi(Protocol):
@@ -142,7 +132,9 @@ class StoredCredentials:
             return Authentication()
         parts = [await self._part(app, each) for each in await self._chosen(app, operation)]
         if not any("Authorization" in each.headers for each in parts) and api.token is not None:
-            parts.append(bearer(self._token(app.name, api.token)))
+            if isinstance(api.token, SettingError):
+                raise _unreadable(app.name, api.token)
+            parts.append(bearer(api.token))
             await self._note(app.name, STATIC_TOKEN, "")
         return combined(parts)
 
@@ -189,7 +181,7 @@ class StoredCredentials:
             async with self._sessions.begin() as session:
                 await credentials.release_renewal(session, held.id, claim)
             return False
-        await self._keep(held, with_tokens(wider, tokens), tokens, claim)
+        await self._keep(held, wider, tokens, claim)
         return True
 
     async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
@@ -222,11 +214,6 @@ class StoredCredentials:
             await self._renew(app.name, held)
         await self._note(app.name, held.scheme, held.principal)
         return authentication(app.schemes.get(held.scheme), held.credential)
-
-    def _token(self, app: str, token: str | SettingError) -> str:
-        if isinstance(token, SettingError):
-            raise _unreadable(app, token)
-        return token
 
     async def _note(self, app: str, scheme: str, principal: str) -> None:
         """Record the use, once a task."""
@@ -283,12 +270,13 @@ class StoredCredentials:
             if error.final:
                 raise _not_connected(app, held) from error
             raise HostError("ApiError", f"no token for {app}: {reason}") from error
-        await self._keep(held, with_tokens(held.credential, tokens), tokens, claim)
+        await self._keep(held, held.credential, tokens, claim)
 
-    async def _keep(self, held: _Held, credential: Credential, tokens: Tokens, claim: datetime) -> None:
-        held.credential = credential
+    async def _keep(self, held: _Held, asked: Credential, tokens: Tokens, claim: datetime) -> None:
+        """The tokens that the credential `asked` has got."""
+        held.credential = with_tokens(asked, tokens)
         held.expires_at, held.renewed = tokens.expires_at, time.monotonic()
-        value, expires_at = credential.to_json(), tokens.expires_at
+        value, expires_at = held.credential.to_json(), tokens.expires_at
 
         async def store() -> None:
             async with self._sessions.begin() as session:

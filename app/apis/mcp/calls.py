@@ -64,11 +64,7 @@ class McpCaller:
         raise AssertionError("the last try returns or raises")
 
     async def _in(
-        self,
-        connection: McpConnection,
-        target: McpTarget,
-        params: dict[str, Json],
-        request: WireRequest,
+        self, connection: McpConnection, target: McpTarget, params: dict[str, Json], request: WireRequest
     ) -> Json:
         method, sending = request.method, request.sending
         if target.is_command and sending is not None:

@@ -6,7 +6,6 @@ that the operator names, each in bubblewrap.
 """
 
 import asyncio
-import re
 import shutil
 import time
 import tomllib
@@ -31,7 +30,7 @@ from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
 from app.apis.calls.http_call import REDIRECTS, Sending, WireRequest, redirect_refusal
-from app.apis.media_types import EVENT_STREAM
+from app.apis.media_types import EVENT_STREAM, bare
 from app.base.errors import HostError, NoConnectionError, SettingError, ShortageError
 from app.base.loop import Loop, Looping
 from app.base.processes import shortage_of
@@ -41,6 +40,30 @@ from app.base.values import CallResponse, Json
 from app.sandbox.protocol import RefusalError
 
 MAX_BYTES: Final = 3 << 20  # of one answer, or of all notifications of a session
+SCHEME: Final = "stdio:"
+_SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")
+_TMP: Final = "/tmp"  # of the sandbox: an empty one in memory
+_KEPT = ("content-type", "location", "mcp-session-id")
+_SESSION = "mcp-session-id"
+_OWN = {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+_ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
+_ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
+_UNANSWERED = 502
+_DENIED = (401, 403)
+_UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, NoConnectionError)
+log = structlog.get_logger(__name__)
+E = TypeVar("E", bound=BaseException)
+_END_SECONDS = 3.0
+_TOLD_SECONDS = 0.5
+OpenStreams = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]
+"""Opens the SDK's streams of messages from and to the server."""
+OnChange = Callable[[], Awaitable[None]]
+_IDLE_SECONDS = 60.0
+_SWEEP_SECONDS = 5.0
+MAX_SESSIONS = 200
+"""Of a process. Each may hold a connection all the time, for what the server tells of itself."""
+Changed = Callable[["McpTarget"], Awaitable[None]]
+"""Called when a server says that its tools have changed."""
 
 
 class ForgottenError(Exception):
@@ -75,11 +98,6 @@ class Exchange:
 
 
 exchange: ContextVar[Exchange] = ContextVar("exchange")
-
-
-SCHEME: Final = "stdio:"
-_SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")
-_TMP: Final = "/tmp"  # of the sandbox: an empty one in memory
 
 
 class McpCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,16 +154,6 @@ def _confined(server: McpCommand) -> list[str]:
         *environment,
         *("--chdir", "/", "--", *server.command),
     ]
-
-
-_KEPT = ("content-type", "location", "mcp-session-id")
-_SESSION = "mcp-session-id"
-_OWN = {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
-_ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
-_ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
-_UNANSWERED = 502
-_DENIED = (401, 403)
-_UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, NoConnectionError)
 
 
 class HttpBridge(httpx2.AsyncBaseTransport):
@@ -208,7 +216,7 @@ async def _answer(request: httpx2.Request, response: httpx.Response, ours: Excha
             headers.pop("location", None)
     if response.status_code == 404 and _SESSION in request.headers:
         ours.forgotten = True
-    if response.is_success and _media_type(response) == EVENT_STREAM:
+    if response.is_success and bare(response.headers.get("content-type", "")) == EVENT_STREAM:
         stream = _Events(response, ours)
         return httpx2.Response(response.status_code, headers=headers, stream=stream, request=request)
     body = await read_body(response, ours.bytes_left)
@@ -261,23 +269,8 @@ def _unanswered(
     return httpx2.Response(_UNANSWERED, request=request)
 
 
-def _media_type(response: httpx.Response) -> str:
-    return re.sub(r"\s*;.*", "", response.headers.get("content-type", ""), flags=re.DOTALL).strip().lower()
-
-
 def _reason(error: Exception) -> str:
     return error.message if isinstance(error, HostError) else str(error) or type(error).__name__
-
-
-log = structlog.get_logger(__name__)
-
-E = TypeVar("E", bound=BaseException)
-_END_SECONDS = 3.0
-_TOLD_SECONDS = 0.5
-
-OpenStreams = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]
-"""Opens the SDK's streams of messages from and to the server."""
-OnChange = Callable[[], Awaitable[None]]
 
 
 class McpConnection:
@@ -392,9 +385,8 @@ class McpConnection:
     async def _attend(self, session: "_RawSession") -> None:
         """Wait for the end, and for news of the tools, if the server offers to tell."""
         capabilities = session.server_capabilities
-        if self._on_change is None or not (
-            capabilities and capabilities.tools and capabilities.tools.list_changed
-        ):
+        tells = capabilities and capabilities.tools and capabilities.tools.list_changed
+        if self._on_change is None or not tells:
             await self._ended.wait()
             return
         listening = asyncio.create_task(self._listen(session))
@@ -467,13 +459,10 @@ async def _agree(session: ClientSession, ours: Exchange) -> None:
     """On the version of the protocol: servers before 2026-07-28 do not know `server/discover`."""
     try:
         await session.discover()
+        return
     except (MCPError, RuntimeError, ValueError):
         if ours.unreachable:
             raise
-        await _initialize(session)
-
-
-async def _initialize(session: ClientSession) -> None:
     try:
         await session.initialize()
     except MCPError as error:
@@ -499,15 +488,6 @@ def _report(task: asyncio.Task[None]) -> None:
     """Of what the SDK should not raise. The session is not used again."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("an MCP session broke", exc_info=error)
-
-
-_IDLE_SECONDS = 60.0
-_SWEEP_SECONDS = 5.0
-MAX_SESSIONS = 200
-"""Of a process. Each may hold a connection all the time, for what the server tells of itself."""
-
-Changed = Callable[["McpTarget"], Awaitable[None]]
-"""Called when a server says that its tools have changed."""
 
 
 class McpTarget(NamedTuple):

@@ -5,6 +5,7 @@ How its callers get a token is part of the document, and a security scheme.
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +23,19 @@ from app.projects.settings import Risk
 OAUTH: Final = "oauth"
 """The name of the security scheme of a server that asks for tokens."""
 LIST_TOOLS: Final = Operation(app="", name="list_tools", method="tools/list", path="", summary="")
+PROTOCOL: Final = "mcp"
+CALL_TOOL: Final = "tools/call"
+LIST_RESOURCES: Final = "resources/list"
+LIST_TEMPLATES: Final = "resources/templates/list"
+READ_RESOURCE: Final = "resources/read"
+_MAX_TOOLS = 5_000
+_TOOL_STEPS = 20
+_FIELD_STEPS = 3
+_NAME_CHARS = 200
+_SUMMARY_CHARS = 120
+_TEXT: Final[dict[str, Json]] = {"type": "string"}
+_CONTENT: Final[dict[str, Json]] = {"anyOf": [_TEXT, {"type": "string", "format": "binary"}]}
+_WHOLE = "arguments"  # of a tool whose arguments are no fixed fields
 
 
 class McpOAuth(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,22 +99,6 @@ def _scheme(oauth: McpOAuth) -> SecurityScheme:
         registration_url=oauth.registration_url,
         reads_documents=oauth.reads_documents,
     )
-
-
-PROTOCOL: Final = "mcp"
-CALL_TOOL: Final = "tools/call"
-LIST_RESOURCES: Final = "resources/list"
-LIST_TEMPLATES: Final = "resources/templates/list"
-READ_RESOURCE: Final = "resources/read"
-
-_MAX_TOOLS = 5_000
-_TOOL_STEPS = 20
-_FIELD_STEPS = 3
-_NAME_CHARS = 200
-_SUMMARY_CHARS = 120
-_TEXT: Final[dict[str, Json]] = {"type": "string"}
-_CONTENT: Final[dict[str, Json]] = {"anyOf": [_TEXT, {"type": "string", "format": "binary"}]}
-_WHOLE = "arguments"  # of a tool whose arguments are no fixed fields
 
 
 def is_listing(content: bytes) -> bool:
@@ -293,36 +291,31 @@ def _resolved(schema: Json, budget: DocumentBudget, where: str) -> dict[str, Jso
 def _resources(app: str, document: Mapping[str, Json]) -> Iterator[Operation]:
     if document.get("resources") is not True:
         return
-    listed: dict[str, Json] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": dict.fromkeys(("uri", "name", "description", "mimeType"), _TEXT),
-        },
-    }
-    yield _resource(app, "list_resources", LIST_RESOURCES, "list the resources of the server", returns=listed)
-    if document.get("templates") is True:
-        fields = dict.fromkeys(("uriTemplate", "name", "description", "mimeType"), _TEXT)
-        templates = {**listed, "items": {"type": "object", "properties": fields}}
-        summary = "list the patterns of the addresses of resources"
-        yield _resource(app, "list_resource_templates", LIST_TEMPLATES, summary, returns=templates)
-    uri = _parameter("uri", "uri", _TEXT, required=True)
-    yield _resource(app, "read_resource", READ_RESOURCE, "read a resource of the server", uri, returns=_CONTENT)
-
-
-def _resource(
-    app: str, name: str, method: str, summary: str, *parameters: Parameter, returns: dict[str, Json]
-) -> Operation:
-    return Operation(
-        app=app,
-        name=name,
-        method=method,
-        path="",
-        summary=summary,
-        parameters=parameters,
-        declared_safe=True,
-        returns=returns,
+    of_server = partial(Operation, app=app, path="", declared_safe=True)
+    yield of_server(
+        name="list_resources",
+        method=LIST_RESOURCES,
+        summary="list the resources of the server",
+        returns=_list_of("uri", "name", "description", "mimeType"),
     )
+    if document.get("templates") is True:
+        yield of_server(
+            name="list_resource_templates",
+            method=LIST_TEMPLATES,
+            summary="list the patterns of the addresses of resources",
+            returns=_list_of("uriTemplate", "name", "description", "mimeType"),
+        )
+    yield of_server(
+        name="read_resource",
+        method=READ_RESOURCE,
+        summary="read a resource of the server",
+        parameters=(_parameter("uri", "uri", _TEXT, required=True),),
+        returns=_CONTENT,
+    )
+
+
+def _list_of(*fields: str) -> dict[str, Json]:
+    return {"type": "array", "items": {"type": "object", "properties": dict.fromkeys(fields, _TEXT)}}
 
 
 def _first_line(text: str) -> str:

@@ -30,7 +30,7 @@ from app.apis import store as apis
 from app.apis.calls.live_calls import lacking_scopes
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import bearer
-from app.apis.credentials.oauth import answer
+from app.apis.credentials.oauth import NO_ANSWER, answer
 from app.apis.credentials.schemes import Authentication
 from app.apis.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.apis.documents.fetch import first_principal
@@ -39,7 +39,6 @@ from app.apis.mcp.connection import AccessRefusedError, Exchange, McpConnection,
 from app.apis.mcp.document import LIST_TEMPLATES, LIST_TOOLS, McpOAuth, bare_app
 from app.base.errors import ApiDocumentError, HostError
 from app.base.secrets import SecretValues
-from app.base.untrusted_http import BodyError
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
@@ -50,6 +49,12 @@ _PART_SECONDS = 30.0
 _MAX_BYTES = 20 << 20  # of all pages
 _PAGES = 500
 _KEPT: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+_GRANTS: Final = ["authorization_code", "refresh_token"]
+M = TypeVar("M", bound=BaseModel)
+MAX_TRIES: Final = 8  # about an hour
+_api = tables.Api
+_SOON_SECONDS = 1.0  # several changes in a row are one
+_PAUSE_SECONDS = 30.0  # before the second try; each later one waits twice as long
 
 
 async def fetch_listing(
@@ -125,11 +130,6 @@ async def _has_templates(opened: McpConnection, ours: Exchange) -> bool:
         return False
 
 
-_GRANTS: Final = ["authorization_code", "refresh_token"]
-
-M = TypeVar("M", bound=BaseModel)
-
-
 async def discover(client: httpx.AsyncClient, url: str, challenge: str) -> McpOAuth:
     """`challenge` is the header WWW-Authenticate of the server's 401. Raises ApiDocumentError."""
     refusal = httpx2.Response(401, headers={"WWW-Authenticate": challenge} if challenge else {})
@@ -168,7 +168,7 @@ async def _first(client: httpx.AsyncClient, places: Sequence[str], model: type[M
             status, content = await answer(client, "GET", place, {"Accept": "application/json"})
             if status == 200:
                 return model.model_validate_json(content)
-        except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError, ValidationError):
+        except (*NO_ANSWER, ValidationError):
             continue
     return None
 
@@ -221,12 +221,6 @@ async def connected_listing(
 
 def _refusal(url: str, error: HostError) -> ApiDocumentError:
     return ApiDocumentError(f"{url} does not answer as an MCP server: {error.message}")
-
-
-MAX_TRIES: Final = 8  # about an hour
-_api = tables.Api
-_SOON_SECONDS = 1.0  # several changes in a row are one
-_PAUSE_SECONDS = 30.0  # before the second try; each later one waits twice as long
 
 
 async def mark(session: AsyncSession, project_id: UUID, source: str) -> None:
