@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -9,14 +10,19 @@ from uuid import UUID
 import click
 import msgspec
 
-from app.base.errors import InvalidError
+from app.base.errors import AppError, InvalidError
 from app.base.run_settings import PRACTICE, RunKind, RunSettings, read_settings
 from app.client.options import page_options, project_option, server_command
 from app.client.words import Listing, readable_error
 from app.releases.commands import moment
 
 if TYPE_CHECKING:
+    from app.client.server import SageClient
     from app.client.terminal import ServerSession
+
+_STATES = ("queued", "running", "done", "failed", "cancelled")
+_SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # shown next to the bar, where a step has them
+_QUIET = "no signal: all rollouts of every group had the same reward"
 
 
 @click.command(
@@ -44,8 +50,6 @@ def train(session: "ServerSession", project: str | None, kind: str, given: tuple
 
     Exits with code 1 if the run fails. Interrupting the command does not stop the run.
     """
-    from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
-
     server, settings = session.server, _settings(kind, given)
     file = Path(settings.get("data", ""))
     if file.is_file():
@@ -86,8 +90,6 @@ def practice(session: "ServerSession", project: str | None, name: str, hours: fl
 
     No call goes to the API, but for reads that the project allows. Interrupting the command does not stop the run.
     """
-    from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
-
     settings = {"kind": RunKind.PRACTICE.value, "environment": f"{PRACTICE}?api={name}", "hours": hours}
     run = session.server.request("POST", "/v1/training-runs", {"project": project, "settings": settings})
     if not watch:
@@ -101,9 +103,6 @@ def practice(session: "ServerSession", project: str | None, name: str, hours: fl
 def _show_result(session: "ServerSession", run: Mapping[str, Any]) -> None:
     """Show the result of a run that has ended."""
     session.show(run, lambda run: run["result"] or {"result": "none"})
-
-
-_STATES = ("queued", "running", "done", "failed", "cancelled")
 
 
 @click.command()
@@ -133,8 +132,6 @@ def runs(
         if wanted:
             session.server.request("POST", f"{path}/{move}")
     if follow:
-        from app.runs.follow import watch_run  # noqa: PLC0415  httpx takes a moment, as ServerSession
-
         _show_result(session, watch_run(session.server, run))
     else:
         session.show(session.server.request("GET", path), _run_fields)
@@ -185,3 +182,78 @@ _LISTING = Listing(
     lambda each: (each["name"], each["version"], _options(each["options"])),
     empty="no worker has reported its environments yet: is one running?",
 )
+
+
+class RunFailedError(AppError):
+    """The run failed or was cancelled. The message is the run's failure."""
+
+
+def watch_run(server: "SageClient", run_id: UUID) -> dict[str, Any]:
+    """Wait for the end of a run and return it. What it does goes to standard error: on a terminal as a bar, else a
+    line for each step, and for each phase of what comes between.
+
+    Raises RunFailedError for a run that failed or was cancelled, and ServerError.
+    """
+    try:
+        with closing(_Progress()) as progress:
+            for event in server.run_events(run_id):
+                if event.kind == "step":
+                    progress.step(event.data["index"], event.data["metrics"])
+                elif event.kind == "part":
+                    progress.part(**event.data)
+                else:
+                    progress.state(event.data["state"], event.data["step"], event.data["steps"])
+                    if event.kind == "done":
+                        return _done(event.data)
+    except KeyboardInterrupt:
+        follow, cancel = f"sage runs {run_id} --follow", f"sage runs {run_id} --cancel"
+        click.echo(f"\nthe run goes on\n  follow it:  {follow}\n  cancel it:  {cancel}", err=True)
+        raise
+    raise AssertionError("the stream ends with `done` or raises")
+
+
+def _done(run: dict[str, Any]) -> dict[str, Any]:
+    if run["state"] == "failed":
+        raise RunFailedError(run["failure"] or "the run failed without a reason")
+    if run["state"] == "cancelled":
+        raise RunFailedError(f"run {run['id']} was cancelled; `sage runs {run['id']} --retry` resumes it")
+    return run
+
+
+class _Progress:
+    """A bar on a terminal, elsewhere lines."""
+
+    def __init__(self) -> None:
+        from tqdm import tqdm  # noqa: PLC0415  it takes a moment, which `--help` need not wait for
+
+        self._bar = tqdm(unit="step", desc="queued", disable=None)
+        self._told = ""
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def state(self, state: str, step: int, steps: int | None) -> None:
+        self._bar.total = steps or None
+        self._bar.set_description(state)
+        self._tell(f"{state}, step {step}/{steps}" if steps else state, once=state)
+
+    def part(self, phase: str, done: int, total: int, **_: object) -> None:
+        self._bar.set_description(f"{phase} {done}/{total}")
+        self._tell(f"{phase} {done}/{total}", once=phase)
+
+    def step(self, index: int, metrics: dict[str, Any]) -> None:
+        figures = {name: f"{metrics[name]:.3g}" for name in _SHOWN if name in metrics}
+        self._bar.n = index
+        self._bar.set_description("running")
+        self._bar.set_postfix(figures)
+        told = "".join(f" {name}={value}" for name, value in figures.items())
+        self._tell(f"step {index}{told}", once="")
+        for warning in metrics.get("warnings", [_QUIET] if metrics.get("no_signal") else []):
+            with self._bar.external_write_mode():
+                click.echo(f"WARNING, step {index}: {warning}", err=True)
+
+    def _tell(self, line: str, *, once: str) -> None:
+        """Where there is no bar. Of lines with the same `once` in a row, the first."""
+        if self._bar.disable and not (once and once == self._told):
+            click.echo(line, err=True)
+        self._told = once

@@ -35,7 +35,7 @@ from app.base.processes import check_port
 from app.base.run_settings import read_settings
 from app.client.options import server_options
 from app.client.server import SageClient
-from app.runs.follow import watch_run
+from app.runs.commands import watch_run
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.evaluation.metrics import TaskResult, measure, metrics_table
 from trainer.worlds.office.apps import APP_NAMES
