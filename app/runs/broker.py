@@ -23,6 +23,13 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem, virtual
 
 from app.base.settings import Settings
 
+TRAIN = "sage.train"  # the only job: its argument is the id of a training run
+_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
+_EXPIRY_SECONDS = 600  # by then other messages have followed
+log = structlog.get_logger(__name__)
+
+TRANSPORT_ALIASES["folders"] = "app.runs.broker:FolderTransport"
+
 
 class FolderChannel(filesystem.Channel):
     """Writes messages atomically, and delivers each to one worker."""
@@ -76,14 +83,6 @@ class FolderTransport(filesystem.Transport):
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
         self.state = virtual.BrokerState()
-
-
-TRAIN = "sage.train"  # the only job: its argument is the id of a training run
-_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
-_EXPIRY_SECONDS = 600  # by then other messages have followed
-
-TRANSPORT_ALIASES["folders"] = "app.runs.broker:FolderTransport"
-log = structlog.get_logger(__name__)
 
 
 def open_broker(settings: Settings) -> Celery:

@@ -33,6 +33,15 @@ from app.releases.adapter_store import open_remote, remote_errors
 from app.runs.chat_lines import from_line
 
 _dataset = tables.Dataset
+SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
+MAX_BYTES: Final = 10**9  # of one dataset
+_SEGMENT = re.compile(r"[A-Za-z0-9._+=~, -]+")
+_UPLOADS = 2  # of one project at once
+_UPLOAD_SECONDS = 10.0  # that one may take
+_BATCH = 1 << 20  # bytes that are handed to a thread at once
+_MAX_LINE = 2 << 20  # bytes of one conversation
+_PARTIAL = ".partial-"  # prefix of a file that is being written
+_LEFT_SECONDS = 86_400.0  # since the last write to one that nobody writes any more
 
 
 async def add(session: AsyncSession, new: tables.Dataset) -> tables.Dataset:
@@ -76,11 +85,6 @@ async def ids_of(session: AsyncSession, project_id: UUID) -> Sequence[UUID]:
 
 async def delete(session: AsyncSession, dataset_id: UUID) -> None:
     await session.execute(sql_delete(_dataset).where(_dataset.id == dataset_id))
-
-
-SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
-MAX_BYTES: Final = 10**9  # of one dataset
-_SEGMENT = re.compile(r"[A-Za-z0-9._+=~, -]+")
 
 
 class DataRules(msgspec.Struct, frozen=True):
@@ -154,10 +158,6 @@ def _is_plain(place: str) -> bool:
         return False
     parts = rest.split("/")
     return all(_SEGMENT.fullmatch(part) and part not in (".", "..") for part in parts)
-
-
-_UPLOADS = 2  # of one project at once
-_UPLOAD_SECONDS = 10.0  # that one may take
 
 
 class DatasetStore:
@@ -249,12 +249,6 @@ def digest_of(path: Path) -> str:
 
 def _name(dataset_id: UUID) -> str:
     return f"{dataset_id}.jsonl"
-
-
-_BATCH = 1 << 20  # bytes that are handed to a thread at once
-_MAX_LINE = 2 << 20  # bytes of one conversation
-_PARTIAL = ".partial-"  # prefix of a file that is being written
-_LEFT_SECONDS = 86_400.0  # since the last write to one that nobody writes any more
 
 
 class IncomingDataset:

@@ -23,6 +23,24 @@ from app.releases import store as releases
 from app.tasks import verification
 
 _BATCH = 200  # trajectories per query
+_ENDED = (
+    select(
+        tables.Task.id,
+        tables.Task.state,
+        executed().label("executed"),
+        tables.Task.score,
+        tables.Task.score_source,
+        tables.Task.judged_by,
+        tables.Task.started_at,
+        tables.Task.finished_at,
+        tables.Task.release_id,
+        tables.Adapter.base,
+        func.coalesce(~releases.is_local(tables.Release.model), false()).label("hosted"),
+    )
+    .outerjoin(tables.Release, tables.Release.id == tables.Task.release_id)
+    .outerjoin(tables.Adapter, tables.Adapter.hash == tables.Release.model)
+)
+_COMPARED = 2  # tasks of the smallest group
 
 
 class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,23 +76,6 @@ class _Sampled(msgspec.Struct, frozen=True):
 
 
 _SAMPLED = msgspec.msgpack.Decoder(_Sampled)
-_ENDED = (
-    select(
-        tables.Task.id,
-        tables.Task.state,
-        executed().label("executed"),
-        tables.Task.score,
-        tables.Task.score_source,
-        tables.Task.judged_by,
-        tables.Task.started_at,
-        tables.Task.finished_at,
-        tables.Task.release_id,
-        tables.Adapter.base,
-        func.coalesce(~releases.is_local(tables.Release.model), false()).label("hosted"),
-    )
-    .outerjoin(tables.Release, tables.Release.id == tables.Task.release_id)
-    .outerjoin(tables.Adapter, tables.Adapter.hash == tables.Release.model)
-)
 
 
 async def ended(session: AsyncSession, task_ids: Sequence[UUID]) -> list[LoggedTask]:
@@ -182,9 +183,6 @@ async def skills(
         .order_by(skill.rev)
     )
     return [LoggedSkill(**row) for row in rows.mappings()]
-
-
-_COMPARED = 2  # tasks of the smallest group
 
 
 async def check_experience(

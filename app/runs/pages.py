@@ -40,18 +40,31 @@ from app.web.routes import NotifyWorkers
 from app.web.sse import EventBatch, event_stream
 
 _COMMON = (
-    "kind",
-    "environment",
-    "hours",
-    "releases",
-    "steps",
-    "data",
-    "start",
-    "reward",
-    "canary_percent",
-    "promote",
-)
+    "kind", "environment", "hours", "releases", "steps", "data", "start", "reward", "canary_percent", "promote",
+)  # fmt: skip
 _MOST_DATASETS = 50
+_CHARTS: tuple[tuple[str, Mapping[str, str], Callable[[float], str]], ...] = (
+    ("Score", {"outcome": "score"}, formats.score),
+    ("Reward by position in the chain", {f"reward_{at}": f"task {at}" for at in range(1, 5)}, formats.score),
+    ("Success", {"success": "success"}, formats.percent),
+    ("Accuracy", {"accuracy": "accuracy"}, formats.percent),
+    ("Turns of a task", {"turns": "turns"}, formats.count),
+    ("Generated tokens of a task", {"generated_tokens": "tokens"}, formats.count),
+    ("Length of a trajectory, tokens", {"length": "tokens"}, formats.count),
+    ("Entropy of a token, nats", {"entropy": "entropy"}, formats.score),
+    ("Share of clipped tokens", {"clip_fraction": "clipped"}, formats.percent),
+    (
+        "Divergence, nats",
+        {"kl_to_engine": "from the engine", "kl_to_start": "from the start", "kl_of_step": "by the step"},
+        formats.score,
+    ),
+    ("Learned from", {"trained_fraction": "of the rollouts"}, formats.percent),
+    ("Functions", {"write_rate": "written", "skill_usage": "used"}, formats.percent),
+    ("Loss", {"loss": "loss"}, formats.score),
+    ("Norm of the gradient", {"grad_norm": "norm"}, formats.score),
+)
+_HEAD = "| reason | meaning | what to do |"
+_RUNS = 30
 
 
 class FieldGroup(NamedTuple):
@@ -81,10 +94,6 @@ def groups() -> tuple[FieldGroup, ...]:
     )
 
 
-def entered(settings: RunSettings) -> dict[str, str]:
-    return entered_values(settings)
-
-
 async def choices(session: AsyncSession, project: tables.Project) -> dict[str, list[tuple[str, str]]]:
     """What may be entered into fields that take a name, with a description."""
     installed = await runs.installed(session)
@@ -95,28 +104,6 @@ async def choices(session: AsyncSession, project: tables.Project) -> dict[str, l
         "reward": [(name, "") for name in plugins.names("sage.rewards")],
         "data": [(str(row.id), row.name) for row in rows],
     }
-
-
-_CHARTS: tuple[tuple[str, Mapping[str, str], Callable[[float], str]], ...] = (
-    ("Score", {"outcome": "score"}, formats.score),
-    ("Reward by position in the chain", {f"reward_{at}": f"task {at}" for at in range(1, 5)}, formats.score),
-    ("Success", {"success": "success"}, formats.percent),
-    ("Accuracy", {"accuracy": "accuracy"}, formats.percent),
-    ("Turns of a task", {"turns": "turns"}, formats.count),
-    ("Generated tokens of a task", {"generated_tokens": "tokens"}, formats.count),
-    ("Length of a trajectory, tokens", {"length": "tokens"}, formats.count),
-    ("Entropy of a token, nats", {"entropy": "entropy"}, formats.score),
-    ("Share of clipped tokens", {"clip_fraction": "clipped"}, formats.percent),
-    (
-        "Divergence, nats",
-        {"kl_to_engine": "from the engine", "kl_to_start": "from the start", "kl_of_step": "by the step"},
-        formats.score,
-    ),
-    ("Learned from", {"trained_fraction": "of the rollouts"}, formats.percent),
-    ("Functions", {"write_rate": "written", "skill_usage": "used"}, formats.percent),
-    ("Loss", {"loss": "loss"}, formats.score),
-    ("Norm of the gradient", {"grad_norm": "norm"}, formats.score),
-)
 
 
 class RunChart(msgspec.Struct, frozen=True):
@@ -176,9 +163,6 @@ def _text(value: Json, text: Callable[[float], str]) -> str:
     return "-" if number is None else text(number)
 
 
-_HEAD = "| reason | meaning | what to do |"
-
-
 class Advice(NamedTuple):
     meaning: Markup
     advice: Markup
@@ -206,9 +190,6 @@ def drop_advice() -> dict[str, Advice]:
 def _inline(text: str) -> Markup:
     html, _ = manual.render(text, manual.served_at)
     return Markup(html.strip().removeprefix("<p>").removesuffix("</p>"))  # of the manual, which is ours
-
-
-_RUNS = 30
 
 
 class RunPages(Controller):
@@ -248,7 +229,7 @@ class RunPages(Controller):
             settings = RunSettings(kind=RunKind.PRACTICE, environment=f"{PRACTICE}?api={practice}")
         if like is not None:
             settings = read_settings((await runs.get(session, like, visit.access.project_id)).settings)
-        return await _form(visit, session, Form(values=entered(settings)))
+        return await _form(visit, session, Form(values=entered_values(settings)))
 
     @post("/new")
     async def start(
@@ -406,8 +387,8 @@ class SchedulePages(Controller):
         row = await schedule.find(session, visit.project.id)
         settings = read_settings(row.settings) if row else RunSettings()
         own = ScheduleFields(row.every_hours, row.every_scored_tasks, row.enabled) if row else ScheduleFields()
-        shown = {name: _schedule_text(value) for name, value in msgspec.structs.asdict(own).items()}
-        return await _schedule_form(visit, session, serving, Form(values=entered(settings) | shown))
+        shown = entered_values(settings) | entered_values(own)
+        return await _schedule_form(visit, session, serving, Form(values=shown))
 
     @post()
     async def store(
@@ -439,16 +420,6 @@ class SchedulePages(Controller):
     async def delete(self, visit: Visitor, session: Db) -> Redirect:
         await remove_schedule(session, visit.access, visit.project)
         return after_change(visit.url("/console/runs"), "deleted the schedule; runs that it has queued remain")
-
-
-def _schedule_text(value: object) -> str:
-    """
-    >>> _schedule_text(True), _schedule_text(24.0), _schedule_text(None)
-    ('true', '24', '')
-    """
-    if value is None:
-        return ""
-    return f"{value}".lower() if isinstance(value, bool) else f"{value:g}"
 
 
 async def _schedule_form(visit: Visit, session: AsyncSession, serving: Serving, form: Form[Any]) -> Response[str]:

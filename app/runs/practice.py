@@ -24,7 +24,7 @@ from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
 from app.apis.double.coverage import PracticeQuestion
 from app.apis.double.masking import samples_of
-from app.apis.double.reads import MOST_CALLS, Given, Reading, Readings, read_answers
+from app.apis.double.reads import MOST_CALLS, Given, Reading, read_answers
 from app.apis.store import Comparison
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError
 from app.base.run_settings import RunKind, RunSettings, practised_api, read_settings
@@ -39,6 +39,10 @@ from app.releases.tools import ApiDocument, ProjectSecrets, trusting
 from app.runs import store as runs
 from app.runs.schedule import Serving
 from app.sandbox.protocol import RefusalError
+
+_UNDER_WAY: Final = set[UUID]()
+"""The APIs that this process reads."""
+log = structlog.get_logger(__name__)
 
 
 async def check_practised_api(session: AsyncSession, project: tables.Project, settings: RunSettings) -> None:
@@ -81,12 +85,6 @@ async def estimate(session: AsyncSession, run: tables.TrainingRun, serving: Serv
     )
 
 
-_UNDER_WAY: Final = set[UUID]()
-"""The APIs that this process reads."""
-
-log = structlog.get_logger(__name__)
-
-
 class RealApi(msgspec.Struct, frozen=True, kw_only=True):
     """An API of a project, and what it is read with."""
 
@@ -109,26 +107,22 @@ async def read_real_api(api: RealApi) -> Callable[[], dict[str, Json]]:
     if api.document.id in _UNDER_WAY:
         raise ConflictError(f"{api.document.name} is being compared with its document: wait until that is done")
     _UNDER_WAY.add(api.document.id)
+    reading = _Reading(api)
     try:
-        return await _read(api)
+        readings = await read_answers(reading.plan, reading.ask, reading.is_time_up)
+        question = PracticeQuestion(about="differences", answers=readings.answers)
+        found = await api.reader.practice(reading.request, await reading.content(), question)
+        comparison = Comparison(
+            at=datetime.now(UTC),
+            digest=api.document.digest,
+            calls=readings.calls,
+            differences=found.differences,
+            skipped=readings.skipped,
+        )
+        async with api.sessions.begin() as session:
+            await apis.store_comparison(session, api.document.id, comparison)
     finally:
         _UNDER_WAY.remove(api.document.id)
-
-
-async def _read(api: RealApi) -> Callable[[], dict[str, Json]]:
-    reading = _Reading(api)
-    readings = await reading.read()
-    question = PracticeQuestion(about="differences", answers=readings.answers)
-    found = await api.reader.practice(reading.request, await reading.content(), question)
-    comparison = Comparison(
-        at=datetime.now(UTC),
-        digest=api.document.digest,
-        calls=readings.calls,
-        differences=found.differences,
-        skipped=readings.skipped,
-    )
-    async with api.sessions.begin() as session:
-        await apis.store_comparison(session, api.document.id, comparison)
     log.info("a real API was read", api=api.document.name, calls=readings.calls, skipped=len(readings.skipped))
     return partial(samples_of, readings, reading.is_secret)
 
@@ -161,10 +155,10 @@ class _Reading:
                 )
         return self._content
 
-    async def read(self) -> Readings:
-        return await read_answers(self._plan, self._ask, lambda: self._spent >= self._api.seconds)
+    def is_time_up(self) -> bool:
+        return self._spent >= self._api.seconds
 
-    async def _plan(self, samples: Mapping[str, Json]) -> list[Reading]:
+    async def plan(self, samples: Mapping[str, Json]) -> list[Reading]:
         api, question = self._api, PracticeQuestion(about="plan", samples=dict(samples))
         found = await api.reader.practice(self.request, await self.content(), question)
         if found.app is None:
@@ -184,7 +178,7 @@ class _Reading:
         )
         return found.plan
 
-    async def _ask(self, operation: str, arguments: dict[str, Json]) -> Given:
+    async def ask(self, operation: str, arguments: dict[str, Json]) -> Given:
         assert self._gateway is not None  # a plan comes before its calls
         begun = time.monotonic()
         try:

@@ -34,12 +34,22 @@ from app.runs.practice import check_practised_api, estimate
 from app.runs.schedule import ScheduleRequest, Serving, outlook
 from app.web.access import ANY_KEY, Access, Caller, Db
 from app.web.fields import MOST, ConsoleLinks, Cursor, LastEventId, Limit, ProjectName, columns, console_path
-from app.web.problem import AnyRequest, problems
+from app.web.problem import CHANGE, READ, AnyRequest, problems
 from app.web.routes import NotifyWorkers
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
-_READ = problems(400, 401, 403, 404)
-_MOVE = problems(400, 401, 403, 404, 409)
+log = structlog.get_logger(__name__)
+DatasetName = Annotated[str, QueryParameter(max_length=200, pattern=r"^[^\x00]*$", description="for people")]
+_DONE_ID = MOST
+_STREAM = stream_specs(
+    "`event` is state (queued, running), step, part or done; `data` is JSON: the metrics of a step, how much is "
+    "done of what the run does now (rollouts, exam tasks) and since when, otherwise the run. "
+    "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. The `id` of done is the "
+    "largest. "
+    "A run that resumes from its checkpoint repeats steps."
+)
+After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
+StepLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="maximum number of steps")]
 
 
 class EnvironmentView(msgspec.Struct, frozen=True):
@@ -62,17 +72,6 @@ class EnvironmentController(Controller):
         """
         found = await runs.installed(session)
         return [EnvironmentView(each.name, each.version, each.options) for each in found]
-
-
-async def refuse_unknown(session: AsyncSession, settings: RunSettings) -> None:
-    """Raises InvalidError where the settings name an environment, or an option of it, that no worker has."""
-    if settings.environment:
-        check_environment(settings.environment, await runs.installed(session))
-
-
-log = structlog.get_logger(__name__)
-
-DatasetName = Annotated[str, QueryParameter(max_length=200, pattern=r"^[^\x00]*$", description="for people")]
 
 
 class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +125,7 @@ class DatasetController(Controller):
                 row = await _store(sessions, access, datasets, owner, received, name, limits)
         return DatasetView.of(row, owner.name)
 
-    @get(summary="List datasets", responses=_READ)
+    @get(summary="List datasets", responses=READ)
     async def index(
         self, session: Db, access: Caller, project: ProjectName = None, cursor: Cursor = None, limit: Limit = 50
     ) -> DatasetPage:
@@ -136,7 +135,7 @@ class DatasetController(Controller):
         names = await project_names(session)
         return DatasetPage([DatasetView.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
-    @get("/{dataset_id:uuid}", summary="Show a dataset", responses=_READ)
+    @get("/{dataset_id:uuid}", summary="Show a dataset", responses=READ)
     async def show(self, dataset_id: FromPath[UUID], session: Db, access: Caller) -> DatasetView:
         row = await dataset_table.get(session, dataset_id, access.project_id)
         return DatasetView.of(row, (await projects.by_id(session, row.project_id)).name)
@@ -156,18 +155,6 @@ class DatasetController(Controller):
 async def _audit(session: AsyncSession, access: Access, row: tables.Dataset, action: tables.AuditAction) -> None:
     detail: dict[str, Json] = {"dataset": str(row.id), "name": row.name, "digest": row.digest}
     await audit.add(session, row.project_id, None, access.actor, action, detail)
-
-
-async def check_data(
-    session: AsyncSession, access: Access, project: tables.Project, settings: RunSettings, rules: DataRules
-) -> None:
-    """Raises InvalidError for data that a run of this key may not read, NotFoundError for an unknown dataset."""
-    if not settings.data:
-        return
-    if dataset_id := dataset_id_of(settings.data):
-        await dataset_table.get(session, dataset_id, project.id)
-    else:
-        check_location(settings.data, rules.prefixes, directories=access.project_id is None)
 
 
 async def delete_files(datasets: DatasetStore, ids: Sequence[UUID]) -> None:
@@ -273,7 +260,7 @@ class StepView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, row: tables.RunStep) -> Self:
-        return cls(row.index, row.metrics, row.created_at)
+        return cls(**columns(row, cls))
 
 
 class RunUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,7 +306,7 @@ class RunView(RunSummary, frozen=True, kw_only=True):
         cls,
         run: tables.TrainingRun,
         project: str,
-        last_step: tables.RunStep | None,
+        last_step: tables.RunStep | None = None,
         estimate: str | None = None,
     ) -> "RunView":
         return RunView(
@@ -334,17 +321,6 @@ class RunView(RunSummary, frozen=True, kw_only=True):
         )
 
 
-_DONE_ID = MOST
-
-_STREAM = stream_specs(
-    "`event` is state (queued, running), step, part or done; `data` is JSON: the metrics of a step, how much is "
-    "done of what the run does now (rollouts, exam tasks) and since when, otherwise the run. "
-    "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. The `id` of done is the "
-    "largest. "
-    "A run that resumes from its checkpoint repeats steps."
-)
-
-
 class RunEventsController(Controller):
     path = "/training-runs/{run_id:uuid}/events"
     tags = ("Training",)
@@ -353,7 +329,7 @@ class RunEventsController(Controller):
     @get(
         summary="Stream the events of a training run",
         media_type="text/event-stream",
-        responses={**_STREAM, **problems(400, 401, 403, 404)},
+        responses={**_STREAM, **READ},
     )
     async def events(
         self,
@@ -389,7 +365,7 @@ class _RunReader:
         messages = []
         if run.state in OPEN_RUNS and self._attempt != (run.state, run.attempt):
             self._attempt = run.state, run.attempt
-            messages.append(message("state", RunView.full(run, self._project, None)))
+            messages.append(message("state", RunView.full(run, self._project)))
         messages += [message("step", StepView.of(row), row.index) for row in steps]
         if run.part is not None and run.part != self._part:
             self._part = run.part
@@ -397,7 +373,7 @@ class _RunReader:
         self._position = steps[-1].index if steps else min(self._position, run.step)
         ended = not steps and run.state not in OPEN_RUNS
         if ended and not self._saw_done:
-            messages.append(message("done", RunView.full(run, self._project, None), _DONE_ID))
+            messages.append(message("done", RunView.full(run, self._project), _DONE_ID))
         return EventBatch(messages, ended)
 
     async def _load(self) -> tuple[tables.TrainingRun, list[tables.RunStep]]:
@@ -411,10 +387,6 @@ class _RunReader:
             return run, list(await runs.steps(session, self._run_id, after, BATCH_SIZE))
 
 
-After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
-StepLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="maximum number of steps")]
-
-
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`kind` can be given here or in `settings`; this one takes precedence."""
 
@@ -422,20 +394,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kind: RunKind | UnsetType = UNSET
     settings: RunSettings = RunSettings()
 
-    def merged_settings(self) -> RunSettings:
-        """Raises InvalidError for settings that could only fail."""
-        kind = self.settings.kind if self.kind is UNSET else self.kind
-        settings = msgspec.structs.replace(self.settings, kind=kind)
-        check_runnable(settings)
-        return settings
-
 
 class RunController(Controller):
     path = "/training-runs"
     tags = ("Training",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(status_code=202, summary="Start a training run", responses=_READ)
+    @post(status_code=202, summary="Start a training run", responses=READ)
     async def create(
         self,
         data: JSONBody[RunRequest],
@@ -449,11 +414,13 @@ class RunController(Controller):
         """Queues the run for a worker. The runs of a project are executed one at a time, in order. A run that
         would have too little to learn from is refused, with how much there is and how much it needs."""
         project = await find_project(session, access, data.project)
-        settings = data.merged_settings()
+        settings = data.settings
+        if data.kind is not UNSET:
+            settings = msgspec.structs.replace(settings, kind=data.kind)
         run = await start_run(session, access, project, settings, notify_workers, data_rules, judged=judged)
         return await _view(session, run, serving)
 
-    @get(summary="List training runs", responses=_READ)
+    @get(summary="List training runs", responses=READ)
     async def index(
         self,
         session: Db,
@@ -468,41 +435,39 @@ class RunController(Controller):
         page = await runs.page(session, owner.id, state=in_state, cursor=cursor, limit=limit)
         return RunPage([RunSummary.of(row, owner.name) for row in page.items], page.cursor)
 
-    @get("/{run_id:uuid}", summary="Show a training run", responses=_READ)
+    @get("/{run_id:uuid}", summary="Show a training run", responses=READ)
     async def show(
         self, run_id: FromPath[UUID], session: Db, access: Caller, serving: NamedDependency[Serving]
     ) -> RunView:
         """Its state and progress, the metrics of its last step, and its result."""
-        return await _view(session, await _find(session, access, run_id), serving)
+        return await _view(session, await runs.get(session, run_id, access.project_id), serving)
 
-    @get("/{run_id:uuid}/steps", summary="List the metrics of each step", responses=_READ)
+    @get("/{run_id:uuid}/steps", summary="List the metrics of each step", responses=READ)
     async def steps(
         self, run_id: FromPath[UUID], session: Db, access: Caller, after: After = 0, limit: StepLimit = 1000
     ) -> list[StepView]:
         """In order of the steps."""
-        run = await _find(session, access, run_id)
+        run = await runs.get(session, run_id, access.project_id)
         return [StepView.of(row) for row in await runs.steps(session, run.id, after, limit)]
 
-    @get(
-        "/{run_id:uuid}/log", summary="Show the log of a training run", responses=_READ, media_type=MediaType.TEXT
-    )
+    @get("/{run_id:uuid}/log", summary="Show the log of a training run", responses=READ, media_type=MediaType.TEXT)
     async def log(self, run_id: FromPath[UUID], session: Db, access: Caller) -> str:
         """Its last 64 KiB, some seconds old while it runs. 404 until it begins."""
-        run = await _find(session, access, run_id)
+        run = await runs.get(session, run_id, access.project_id)
         text = await runs.read(session, run.id)
         if text is None:
             raise NotFoundError("this run has no log yet: it has not begun")
         return text
 
-    @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=_MOVE)
+    @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=CHANGE)
     async def cancel(
         self, run_id: FromPath[UUID], session: Db, access: Caller, serving: NamedDependency[Serving]
     ) -> RunView:
         """A queued run is cancelled immediately, a running one within seconds. 409 if it has ended."""
-        await _find(session, access, run_id)
+        await runs.get(session, run_id, access.project_id)
         return await _view(session, await cancel_run(session, access, run_id), serving)
 
-    @post("/{run_id:uuid}/retry", status_code=202, summary="Retry a training run", responses=_MOVE)
+    @post("/{run_id:uuid}/retry", status_code=202, summary="Retry a training run", responses=CHANGE)
     async def retry(
         self,
         run_id: FromPath[UUID],
@@ -512,7 +477,7 @@ class RunController(Controller):
         serving: NamedDependency[Serving],
     ) -> RunView:
         """Queues it again; it resumes from its last checkpoint. 409 unless it failed or was cancelled."""
-        await _find(session, access, run_id)
+        await runs.get(session, run_id, access.project_id)
         return await _view(session, await retry_run(session, access, run_id, notify_workers), serving)
 
 
@@ -527,16 +492,30 @@ async def start_run(
     judged: bool,
 ) -> tables.TrainingRun:
     """Queue a run, and commit. Raises InvalidError for one that could only fail, and NotFoundError."""
-    check_runnable(settings)
-    await refuse_unknown(session, settings)
-    await check_practised_api(session, project, settings)
-    await check_data(session, access, project, settings, data_rules)
+    await _check_settings(session, access, project, settings, data_rules)
     await check_experience(session, project, settings, judged=judged)
     run = await runs.create(session, project.id, settings)
     await _audit_run(session, access, run, AuditAction.RUN_QUEUED)
     await session.commit()
     await notify_workers(run.id)
     return run
+
+
+async def _check_settings(
+    session: AsyncSession, access: Access, project: tables.Project, settings: RunSettings, rules: DataRules
+) -> None:
+    """Raises InvalidError for settings with which a run could only fail: they name what is not there, or data that
+    a run of this key may not read. Raises NotFoundError for an unknown dataset.
+    """
+    check_runnable(settings)
+    if settings.environment:
+        check_environment(settings.environment, await runs.installed(session))
+    await check_practised_api(session, project, settings)
+    if settings.data:
+        if dataset_id := dataset_id_of(settings.data):
+            await dataset_table.get(session, dataset_id, project.id)
+        else:
+            check_location(settings.data, rules.prefixes, directories=access.project_id is None)
 
 
 async def retry_run(
@@ -560,10 +539,6 @@ async def cancel_run(session: AsyncSession, access: Access, run_id: UUID) -> tab
 
 async def _audit_run(session: AsyncSession, access: Access, run: tables.TrainingRun, action: AuditAction) -> None:
     await audit.add(session, run.project_id, None, access.actor, action, {"run": str(run.id)})
-
-
-async def _find(session: AsyncSession, access: Access, run_id: UUID) -> tables.TrainingRun:
-    return await runs.get(session, run_id, access.project_id)
 
 
 async def _view(session: AsyncSession, run: tables.TrainingRun, serving: Serving) -> RunView:
@@ -608,7 +583,7 @@ class ScheduleController(Controller):
     tags = ("Training",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @put(summary="Set the schedule", responses=_READ)
+    @put(summary="Set the schedule", responses=READ)
     async def put(
         self,
         data: JSONBody[ScheduleRequest],
@@ -623,7 +598,7 @@ class ScheduleController(Controller):
         row = await put_schedule(session, access, owner, data, data_rules)
         return await ScheduleView.of(session, row, owner.name, serving)
 
-    @get(summary="Show the schedule", responses=_READ)
+    @get(summary="Show the schedule", responses=READ)
     async def show(
         self, session: Db, access: Caller, serving: NamedDependency[Serving], project: ProjectName = None
     ) -> ScheduleView:
@@ -631,7 +606,7 @@ class ScheduleController(Controller):
         owner = await find_project(session, access, project)
         return await ScheduleView.of(session, await schedule.get(session, owner.id), owner.name, serving)
 
-    @delete(summary="Delete the schedule", responses=_READ)
+    @delete(summary="Delete the schedule", responses=READ)
     async def remove(self, session: Db, access: Caller, project: ProjectName = None) -> None:
         """Runs that it has queued remain."""
         owner = await find_project(session, access, project)
@@ -639,17 +614,10 @@ class ScheduleController(Controller):
 
 
 async def put_schedule(
-    session: AsyncSession,
-    access: Access,
-    project: tables.Project,
-    new: ScheduleRequest,
-    data_rules: DataRules,
+    session: AsyncSession, access: Access, project: tables.Project, new: ScheduleRequest, data_rules: DataRules
 ) -> tables.Schedule:
     """Set the schedule of a project, and commit. Raises InvalidError, and NotFoundError for a dataset."""
-    check_runnable(new.settings)
-    await refuse_unknown(session, new.settings)
-    await check_practised_api(session, project, new.settings)
-    await check_data(session, access, project, new.settings, data_rules)
+    await _check_settings(session, access, project, new.settings, data_rules)
     row = await schedule.put(session, project.id, new)
     detail = msgspec.to_builtins(new)
     await audit.add(session, project.id, None, access.actor, tables.AuditAction.SCHEDULE_CHANGED, detail)

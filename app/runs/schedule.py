@@ -31,6 +31,12 @@ _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
 _MAX_SCORED_TASKS = 1_000_000_000
 
 _schedule, _task, _release = tables.Schedule, tables.Task, tables.Release
+_DAYS = 7
+_HOSTED = (
+    "the hosted model that serves has no token ids and logprobs, and runs of kind logged learn from nothing else: "
+    "schedule runs of kind sft"
+)
+_ENOUGH = 20  # tasks that explored, to say how many do so to their end
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +63,7 @@ async def put(session: AsyncSession, project_id: UUID, new: ScheduleRequest) -> 
     _validate(new)
     same_interval = _schedule.every_hours == new.every_hours
     given = msgspec.to_builtins(new)
-    next_at = _hours_from_now(new.every_hours)
+    next_at = None if new.every_hours is None else from_now(new.every_hours * 3600)
     row = await session.scalar(
         insert(_schedule)
         .values(project_id=project_id, next_at=next_at, **given)
@@ -140,10 +146,8 @@ async def _due(session: AsyncSession) -> list[Row[tables.Schedule, int, datetime
     enough = and_(
         _schedule.every_scored_tasks.is_not(None), scored - _schedule.scored_seen >= _schedule.every_scored_tasks
     )
-    open_run = exists().where(
-        tables.TrainingRun.schedule_id == _schedule.id,
-        tables.TrainingRun.state.in_(OPEN_RUNS),
-    )
+    run = tables.TrainingRun
+    open_run = exists().where(run.schedule_id == _schedule.id, run.state.in_(OPEN_RUNS))
     query = (
         select(_schedule, scored, func.clock_timestamp())
         .where(_schedule.enabled, ~open_run, ~exists().where(_is_on_trial(_schedule.project_id)))
@@ -188,18 +192,6 @@ def next_slot(last: datetime | None, hours: float | None, now: datetime) -> date
     if last is None or last > now:
         return now + period
     return last + period * (math.floor((now - last) / period) + 1)
-
-
-def _hours_from_now(hours: float | None) -> ColumnElement[object] | None:
-    return None if hours is None else from_now(hours * 3600)
-
-
-_DAYS = 7
-_HOSTED = (
-    "the hosted model that serves has no token ids and logprobs, and runs of kind logged learn from nothing else: "
-    "schedule runs of kind sft"
-)
-_ENOUGH = 20  # tasks that explored, to say how many do so to their end
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -292,19 +284,12 @@ def _unscored(schedule: tables.Schedule, project: ProjectSettings, serving: Serv
 
 
 async def _week(session: AsyncSession, schedule: tables.Schedule) -> _Week:
-    by_others, explored = (
-        proven().is_not(None),
-        _task.exploration.in_([Exploration.READS, Exploration.WRITES]),
-    )
+    by_others, explored = proven().is_not(None), _task.exploration.in_([Exploration.READS, Exploration.WRITES])
     since = func.clock_timestamp() - timedelta(days=_DAYS)
     query = select(
         func.count().filter(by_others),
         func.count().filter(~by_others),
         func.count().filter(by_others, explored),
         func.count().filter(by_others, _task.exploration == Exploration.STOPPED),
-    ).where(
-        _task.project_id == schedule.project_id,
-        _task.finished_at >= since,
-        _task.score.is_not(None),
-    )
+    ).where(_task.project_id == schedule.project_id, _task.finished_at >= since, _task.score.is_not(None))
     return _Week(*(await session.execute(query)).one())

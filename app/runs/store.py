@@ -25,13 +25,23 @@ from app.db.queries import Page, from_now, read_page
 from app.db.tables import OPEN_RUNS, RUN_MOVES, RunState
 
 _run = tables.TrainingRun
+MAX_LOSSES = 3  # processes that a run may lose without progress
+_LOST = (
+    f"RunLostError: the process of this run was lost {MAX_LOSSES} times (killed, or the machine stopped) without "
+    "progress in between: read the end of its log on the worker, give it a smaller batch or more memory, "
+    "then retry the run"
+)
+_queue = lease.LeaseQueue(_run, _run.state.in_(OPEN_RUNS))
+_log = tables.RunLog
+REPORT_SECONDS = 60.0
+_EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored
+_FORGET_SECONDS = 24 * 3600.0  # and deleted after this
+_environment = tables.WorkerEnvironment
 
 
-async def create(
-    session: AsyncSession, project_id: UUID, settings: RunSettings, *, schedule_id: UUID | None = None
-) -> tables.TrainingRun:
+async def create(session: AsyncSession, project_id: UUID, settings: RunSettings) -> tables.TrainingRun:
     """Queue a run. Call `app.runs.broker.notify_workers` after the commit."""
-    return await put(session, project_id, msgspec.to_builtins(settings), schedule_id=schedule_id)
+    return await put(session, project_id, msgspec.to_builtins(settings))
 
 
 async def put(
@@ -185,15 +195,6 @@ async def notify(session: AsyncSession, run_id: UUID) -> None:
     await notifications.notify(session, notifications.RUNS, run_id)
 
 
-MAX_LOSSES = 3  # processes that a run may lose without progress
-_LOST = (
-    f"RunLostError: the process of this run was lost {MAX_LOSSES} times (killed, or the machine stopped) without "
-    "progress in between: read the end of its log on the worker, give it a smaller batch or more memory, "
-    "then retry the run"
-)
-_queue = lease.LeaseQueue(_run, _run.state.in_(OPEN_RUNS))
-
-
 async def claim(
     session: AsyncSession, owner: str, lease_seconds: float, run_id: UUID | None = None
 ) -> tables.TrainingRun | None:
@@ -329,9 +330,6 @@ def _surely_held(cancelled: bool | None, run_id: UUID, owner: str) -> bool:
     return cancelled
 
 
-_log = tables.RunLog
-
-
 async def store(session: AsyncSession, run_id: UUID, end: str) -> None:
     """Replace what is stored. Nothing is, once the run has been deleted."""
     row = select(_run.id, literal(end)).where(_run.id == run_id)
@@ -347,31 +345,28 @@ async def read(session: AsyncSession, run_id: UUID) -> str | None:
     return await session.scalar(select(_log.end).where(_log.run_id == run_id))
 
 
-REPORT_SECONDS = 60.0
-_EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored
-_FORGET_SECONDS = 24 * 3600.0  # and deleted after this
-
-_row = tables.WorkerEnvironment
-
-
 async def report(session: AsyncSession, worker: str, environments: Sequence[EnvironmentInfo]) -> None:
     """Replace what the worker reported before. Call it at its start, and every REPORT_SECONDS."""
     names = [each.name for each in environments]
     for each in sorted(environments, key=lambda each: each.name):  # one order: workers of one host never deadlock
         values = {"version": each.version, "options": each.options, "reported_at": func.clock_timestamp()}
         await session.execute(
-            insert(_row)
+            insert(_environment)
             .values(worker=worker, name=each.name, **values)
             .on_conflict_do_update(index_elements=["worker", "name"], set_=values)
         )
-    gone = (_row.worker == worker) & _row.name.not_in(names)
-    await session.execute(delete(_row).where(or_(gone, _row.reported_at < from_now(-_FORGET_SECONDS))))
+    gone = (_environment.worker == worker) & _environment.name.not_in(names)
+    await session.execute(
+        delete(_environment).where(or_(gone, _environment.reported_at < from_now(-_FORGET_SECONDS)))
+    )
 
 
 async def installed(session: AsyncSession) -> list[EnvironmentInfo]:
     """Those of all live workers, by name: an entry for each version with its options."""
     rows = await session.scalars(
-        select(_row).where(_row.reported_at > from_now(-_EXPIRY_SECONDS)).order_by(_row.name, _row.version)
+        select(_environment)
+        .where(_environment.reported_at > from_now(-_EXPIRY_SECONDS))
+        .order_by(_environment.name, _environment.version)
     )
     found: list[EnvironmentInfo] = []
     for row in rows:
@@ -383,5 +378,5 @@ async def installed(session: AsyncSession) -> list[EnvironmentInfo]:
 
 async def workers(session: AsyncSession) -> list[str]:
     """The hosts of the live workers."""
-    hosts = select(_row.worker).where(_row.reported_at > from_now(-_EXPIRY_SECONDS))
+    hosts = select(_environment.worker).where(_environment.reported_at > from_now(-_EXPIRY_SECONDS))
     return sorted(set(await session.scalars(hosts)))
