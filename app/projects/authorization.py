@@ -94,8 +94,7 @@ async def project_names(session: AsyncSession) -> dict[UUID, str]:
 
 
 async def _visible_project(session: AsyncSession, access: Access, name: str) -> tables.Project:
-    unknown = NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
     project = await projects.by_name(session, name)
     if not access.sees(project.id):
-        raise unknown
+        raise NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
     return project

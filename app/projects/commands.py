@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 _LISTING = listing_of("name", "created_at", "id")
+KEY_SCOPES = ("tasks", "skills", "approvals", "admin")
+_KEY_LISTING = listing_of("id", "prefix", "project", "scopes", "created_at", "revoked_at", "name")
 
 
 @click.group(cls=ListingGroup)
@@ -55,10 +57,6 @@ def create_project(session: "ServerSession", name: str) -> None:
 
 def _without_days(usage: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in usage.items() if name != "days"}
-
-
-KEY_SCOPES = ("tasks", "skills", "approvals", "admin")
-_KEY_LISTING = listing_of("id", "prefix", "project", "scopes", "created_at", "revoked_at", "name")
 
 
 @click.command("list")

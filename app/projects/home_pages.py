@@ -28,6 +28,7 @@ from app.tasks import store as tasks
 from app.tasks.feedback import WantedFeedback, wanted_feedback
 from app.web.access import ANY_KEY, Db
 from app.web.charts import (
+    Axis,
     Column,
     ColumnChart,
     LineChart,
@@ -49,6 +50,9 @@ _TRIED = (ReleaseState.CANDIDATE, ReleaseState.PASSED, ReleaseState.CANARY)
 _COLUMNS = ("start", "tasks", "failed", "scored", "succeeded", "success", "turns", "generated_tokens", "seconds")
 
 Days = Annotated[int, QueryParameter(ge=1, le=365)]
+_LEAST = 0.1  # of the scored tasks, on each side of a comparison
+_OUTCOMES = ("solved", "unscored", "failed")
+_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -91,7 +95,7 @@ class HomePages(Controller):
 
     @get("/learning.csv", opt={"scope": "tasks"})
     async def learning_file(self, visit: Visitor, session: Db, days: Days = 30) -> Response[str]:
-        found: Learning = await of_project(session, visit.project.id, visit.now, days)
+        found = await of_project(session, visit.project.id, visit.now, days)
         rows = [[getattr(row, name) for name in _COLUMNS] for row in found.rows]
         return csv_file(f"{visit.project.name}-learning", _COLUMNS, rows)
 
@@ -123,11 +127,6 @@ async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
     return Wanted(**found)
 
 
-_LEAST = 0.1  # of the scored tasks, on each side of a comparison
-_OUTCOMES = ("solved", "unscored", "failed")
-_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
-
-
 class Learning(msgspec.Struct, frozen=True):
     """`rows` are the statistics of each bucket of time, oldest first. `verdict` says it in a sentence, and `ended`
     how all tasks ended.
@@ -154,9 +153,9 @@ async def of_project(session: AsyncSession, project_id: UUID, now: datetime, day
     counts = await statistics.over_time(session, project_id, since, bucket)
     tokens = number_axis([row.generated_tokens for row in rows], count)
 
-    def chart(label: str, value: Callable[[TaskStatistics], float | None], y: object) -> LineChart:
+    def chart(label: str, value: Callable[[TaskStatistics], float | None], y: Axis) -> LineChart:
         points = [_point(row, value(row), bucket) for row in rows]
-        return line_chart(label, [Series(label, points)], axis, y, marks)  # type: ignore[arg-type]
+        return line_chart(label, [Series(label, points)], axis, y, marks)
 
     return Learning(
         rows=rows,

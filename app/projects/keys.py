@@ -23,6 +23,8 @@ from app.projects.settings import ProjectSettings
 
 _PREFIX = "sage_"
 _HINT = len(_PREFIX) + 4  # characters that are shown
+SESSION = timedelta(hours=12)
+LINK = timedelta(minutes=15)
 
 
 class Scope(StrEnum):
@@ -111,18 +113,14 @@ def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-SESSION = timedelta(hours=12)
-LINK = timedelta(minutes=15)
-
-
 async def begin(session: AsyncSession, key_id: UUID, *, by_link: bool = False) -> str:
     """Begin a session of the console, and return its secret."""
-    return await _add(session, key_id, SESSION, link=False, by_link=by_link)
+    return await _add(session, key_id, link=False, by_link=by_link)
 
 
 async def offer_link(session: AsyncSession, key_id: UUID) -> str:
     """The secret of a link that starts one session, within minutes."""
-    return await _add(session, key_id, LINK, link=True)
+    return await _add(session, key_id, link=True)
 
 
 async def redeem(session: AsyncSession, secret: str) -> str:
@@ -163,13 +161,11 @@ async def _key(session: AsyncSession, secret: str, *, link: bool) -> tuple[table
     return await valid(session, tables.Key.id == own.scalar_subquery())
 
 
-async def _add(
-    session: AsyncSession, key_id: UUID, lifetime: timedelta, *, link: bool, by_link: bool = False
-) -> str:
+async def _add(session: AsyncSession, key_id: UUID, *, link: bool, by_link: bool = False) -> str:
     """Also forget what has expired: there is never more than was added since."""
     await session.execute(delete(tables.SignIn).where(tables.SignIn.expires_at <= func.clock_timestamp()))
     secret = secrets.token_urlsafe(32)
-    expires = from_now(lifetime.total_seconds())
+    expires = from_now((LINK if link else SESSION).total_seconds())
     session.add(tables.SignIn(hash=_hash(secret), key_id=key_id, link=link, by_link=by_link, expires_at=expires))
     await session.flush()
     return secret

@@ -61,6 +61,27 @@ from app.web.problem import AnyRequest
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
 _PLACE = re.compile(r"^(?:settings: )?(?P<what>.*?) - at `\$\.(?P<field>[\w.]+)[^`]*`$", re.DOTALL)
 _NAMED = re.compile(r"^(?:settings: )?(?P<field>[a-z_]+(?:\.[a-z_]+)*):? (?P<what>.+)$", re.DOTALL)
+_SCOPES = {
+    Scope.TASKS: "submit tasks, follow them and read what they led to",
+    Scope.SKILLS: "read and manage skills",
+    Scope.APPROVALS: "approve or refuse calls that wait for a person",
+    Scope.ADMIN: "everything",
+}
+_LABELS: Final = {
+    "queued_tasks": "Tasks that wait",
+    "running_tasks": "Tasks that run at once",
+    "tasks_per_day": "Tasks submitted today",
+    "tokens_per_day": "Tokens generated today",
+    "calls_per_day": "API calls today",
+    "cost_per_day": "Cost of hosted models today",
+    "dataset_bytes": "Uploaded datasets",
+    "requests_per_minute": "Requests of a key in a minute",
+}
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"dataset_bytes": formats.size, "cost_per_day": formats.money}
+_COLUMNS: Final = UsageCounts.__struct_fields__
+_ENTRIES = 50
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MESSAGES = 50
 
 
 class ProjectFields(msgspec.Struct, frozen=True):
@@ -183,14 +204,6 @@ def _refused(entered: Mapping[str, str], error: InvalidError) -> Form[None]:
     return Form(values=entered, errors={found["field"]: what}, status=error.status)
 
 
-_SCOPES = {
-    Scope.TASKS: "submit tasks, follow them and read what they led to",
-    Scope.SKILLS: "read and manage skills",
-    Scope.APPROVALS: "approve or refuse calls that wait for a person",
-    Scope.ADMIN: "everything",
-}
-
-
 class KeyFields(msgspec.Struct, frozen=True, kw_only=True):
     """The form of a new key: each scope is a checkbox. Without a project it is valid for all."""
 
@@ -300,20 +313,6 @@ def _targets(bind: dict[str, Json]) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}.{inner}", secret) for inner, secret in _targets(target))
 
 
-_LABELS: Final = {
-    "queued_tasks": "Tasks that wait",
-    "running_tasks": "Tasks that run at once",
-    "tasks_per_day": "Tasks submitted today",
-    "tokens_per_day": "Tokens generated today",
-    "calls_per_day": "API calls today",
-    "cost_per_day": "Cost of hosted models today",
-    "dataset_bytes": "Uploaded datasets",
-    "requests_per_minute": "Requests of a key in a minute",
-}
-_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"dataset_bytes": formats.size, "cost_per_day": formats.money}
-_COLUMNS: Final = UsageCounts.__struct_fields__
-
-
 class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
     """`used` is None where it is not counted for the project as a whole, or not shown to the key."""
 
@@ -393,10 +392,6 @@ def _charts(days: list[UsageOfDay]) -> Iterator[tuple[str, list[str], ColumnChar
         yield title, names, column_chart(label, shown, columns, show)
 
 
-_ENTRIES = 50
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
 class AuditPages(Controller):
     path = "/audit"
     opt = {"scope": "admin"}  # noqa: RUF012
@@ -450,9 +445,6 @@ def _actions(name: str) -> tuple[AuditAction, ...]:
         return (AuditAction(name),)
     except ValueError as error:
         raise InvalidError(f"there is no action {name!r}: choose one of the list") from error
-
-
-_MESSAGES = 50
 
 
 class WebhookPages(Controller):

@@ -6,7 +6,7 @@ The secret of a key is shown once, and values of secrets never.
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
@@ -38,9 +38,24 @@ from app.skills import store as skills
 from app.tasks import queue
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, ConsoleLinks, Cursor, Limit, Name, ProjectName, Text, columns, in_utc
-from app.web.problem import problems
+from app.web.problem import CHANGE, READ, problems
 
 DAYS = 30
+OPERATORS = {"limits", "weight"}  # settings that share the server out
+SecretText = Annotated[Text, msgspec.Meta(min_length=4, max_length=10_000, description="never shown again")]
+_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1), TimeBucket.WEEK: timedelta(7)}
+_MOST_BUCKETS = 400
+_DEFAULT_BUCKETS = 30
+From = Annotated[
+    str | None,
+    QueryParameter(
+        name="from", description="ended at this time or later; default: 30 buckets ago", schema_extra=TIME
+    ),
+]
+To = Annotated[str | None, QueryParameter(name="to", description="ended before; default: now", schema_extra=TIME)]
+Keys = Annotated[
+    int, QueryParameter(ge=1, le=100, description="scenarios, releases or skills, those with most tasks")
+]
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +88,7 @@ async def view_usage(session: AsyncSession, project: tables.Project, defaults: L
         project=project.name,
         queued=queued,
         running=running,
-        today=usage.UsageCounts(**{name: getattr(today, name) for name in usage.UsageCounts.__struct_fields__}),
+        today=usage.UsageCounts(**columns(today, usage.UsageCounts)),
         resets_at=usage.next_day(now),
         limits=limits,
         left=Limits(**left),
@@ -92,9 +107,6 @@ def used_of(queued: int, running: int, today: usage.UsageCounts) -> dict[str, fl
         "calls_per_day": today.calls,
         "cost_per_day": today.cost,
     }
-
-
-OPERATORS = {"limits", "weight"}  # settings that share the server out
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,7 +174,7 @@ class ProjectController(Controller):
         "/{name:str}",
         opt={"scope": "admin"},
         summary="Change a project's settings",
-        responses=problems(400, 401, 403, 404),
+        responses=READ,
     )
     async def change(
         self,
@@ -218,10 +230,9 @@ async def change_project(
         raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
     project = await find_project(session, access, name)
     await _check_staging(session, reader, project, settings)
-    secrets = project.webhook_secret, project.verifier_secret
+    secrets = {f"{name}_secret": getattr(project, f"{name}_secret") for name in projects.SIGNED}
     before, after = await projects.change_settings(session, project.id, settings)
-    names = ("webhook_secret", "verifier_secret")
-    new = {name: "changed" for name, old in zip(names, secrets, strict=True) if getattr(project, name) != old}
+    new = {name: "changed" for name, old in secrets.items() if getattr(project, name) != old}
     if after != before or new:
         detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after), **new}
         action = tables.AuditAction.SETTINGS_CHANGED
@@ -276,8 +287,10 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, key: tables.Key, names: dict[UUID, str]) -> Self:
-        return cls(**_columns(key, names))
+    def of(cls, key: tables.Key, names: dict[UUID, str], **more: Json) -> Self:
+        project = names[key.project_id] if key.project_id else None
+        links = ConsoleLinks.to("/console/keys", project)
+        return cls(project=project, links=links, **columns(key, KeyView, "project", "links"), **more)
 
 
 class CreatedKey(KeyView, frozen=True, kw_only=True):
@@ -291,7 +304,7 @@ class KeyController(Controller):
     tags = ("Keys",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(summary="Create a key", responses=problems(400, 401, 403, 404))
+    @post(summary="Create a key", responses=READ)
     async def create(self, data: JSONBody[KeyRequest], session: Db, access: Caller) -> CreatedKey:
         """Without `project` the key is valid for all projects, unless the calling key is limited to one itself."""
         created = await add_key(session, access, data)
@@ -303,7 +316,7 @@ class KeyController(Controller):
         """Including revoked keys. Secrets are never shown."""
         return await list_keys(session, access)
 
-    @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
+    @delete("/{key_id:uuid}", summary="Revoke a key", responses=READ)
     async def revoke(self, key_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Effective immediately: event streams that it has opened send nothing more, and end within 15 s."""
         await revoke_key(session, access, key_id)
@@ -322,7 +335,7 @@ async def add_key(session: AsyncSession, access: Access, request: KeyRequest) ->
     project = await find_project(session, access, request.project) if limited else None
     key, secret = await keys.create(session, request.name, request.scopes, project.id if project else None)
     await _record(session, access, key, AuditAction.KEY_CREATED)
-    return CreatedKey(secret=secret, **_columns(key, await project_names(session)))
+    return CreatedKey.of(key, await project_names(session), secret=secret)
 
 
 async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> tables.Key:
@@ -336,15 +349,6 @@ async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> tab
 
 async def _record(session: AsyncSession, access: Access, key: tables.Key, action: AuditAction) -> None:
     await audit.add(session, key.project_id, None, access.actor, action, keys.about(key))
-
-
-def _columns(key: tables.Key, names: dict[UUID, str]) -> dict[str, Any]:
-    project = names[key.project_id] if key.project_id else None
-    links = ConsoleLinks.to("/console/keys", project)
-    return {**columns(key, KeyView, "project", "links"), "project": project, "links": links}
-
-
-SecretText = Annotated[Text, msgspec.Meta(min_length=4, max_length=10_000, description="never shown again")]
 
 
 class SecretRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -365,7 +369,7 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, row: tables.Secret, project: str) -> Self:
         links = ConsoleLinks.to("/console/secrets", project)
-        return cls(name=row.name, project=project, created_at=row.created_at, used_at=row.used_at, links=links)
+        return cls(project=project, links=links, **columns(row, cls, "project", "links"))
 
 
 class SecretController(Controller):
@@ -373,7 +377,7 @@ class SecretController(Controller):
     tags = ("Secrets",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @put("/{name:str}", summary="Store a secret", responses=problems(400, 401, 403, 404))
+    @put("/{name:str}", summary="Store a secret", responses=READ)
     async def store(
         self,
         name: FromPath[str],
@@ -389,13 +393,13 @@ class SecretController(Controller):
         await session.commit()
         return SecretView.of(row, owner.name)
 
-    @get(summary="List secrets", responses=problems(400, 401, 403, 404))
+    @get(summary="List secrets", responses=READ)
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[SecretView]:
         """Sorted by name."""
         owner = await find_project(session, access, project)
         return [SecretView.of(row, owner.name) for row in await secrets.of_project(session, owner.id)]
 
-    @delete("/{name:str}", summary="Delete a secret", responses=problems(400, 401, 403, 404))
+    @delete("/{name:str}", summary="Delete a secret", responses=READ)
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """Calls that are bound to it fail from then on."""
         owner = await find_project(session, access, project)
@@ -423,22 +427,6 @@ def _check_name(name: str) -> None:
         msgspec.convert(name, Name)
     except msgspec.ValidationError as error:
         raise InvalidError(f"the name of a secret: {error}") from error
-
-
-_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1), TimeBucket.WEEK: timedelta(7)}
-_MOST_BUCKETS = 400
-_DEFAULT_BUCKETS = 30
-
-From = Annotated[
-    str | None,
-    QueryParameter(
-        name="from", description="ended at this time or later; default: 30 buckets ago", schema_extra=TIME
-    ),
-]
-To = Annotated[str | None, QueryParameter(name="to", description="ended before; default: now", schema_extra=TIME)]
-Keys = Annotated[
-    int, QueryParameter(ge=1, le=100, description="scenarios, releases or skills, those with most tasks")
-]
 
 
 class StatisticsRow(TaskStatistics, frozen=True, kw_only=True):
@@ -469,7 +457,7 @@ class StatisticsController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @get(summary="Count tasks over time", responses=problems(400, 401, 403, 404))
+    @get(summary="Count tasks over time", responses=READ)
     async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
@@ -570,7 +558,7 @@ class WebhookController(Controller):
     tags = ("Webhooks",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @get(summary="List messages to webhooks", responses=problems(400, 401, 403, 404))
+    @get(summary="List messages to webhooks", responses=READ)
     async def index(
         self,
         session: Db,
@@ -590,7 +578,7 @@ class WebhookController(Controller):
         "/{delivery_id:uuid}/resend",
         status_code=202,
         summary="Send a message again",
-        responses=problems(400, 401, 403, 404, 409),
+        responses=CHANGE,
     )
     async def resend(self, delivery_id: FromPath[UUID], session: Db, access: Caller) -> DeliveryView:
         """With the same id and body, to the address that the project has now. 409 while it is pending."""
@@ -632,7 +620,7 @@ class AuditController(Controller):
     tags = ("Releases",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @get(summary="List audit entries", responses=problems(400, 401, 403, 404))
+    @get(summary="List audit entries", responses=READ)
     async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,

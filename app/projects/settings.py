@@ -19,7 +19,7 @@ import msgspec
 from app.base.errors import InvalidError
 from app.base.settings import Settings
 from app.base.untrusted import JsonError, decode_json
-from app.base.values import Json, Trajectory, Turn
+from app.base.values import Json, Trajectory
 
 Risk: TypeAlias = Literal["none", "low", "medium", "high", "critical"]
 """The levels of the extension `x-risk` of an API document."""
@@ -158,11 +158,10 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         >>> Webhook(url="https://example.org:8443/hooks/token?key=1").masked().url
         'https://example.org:8443/***'
         """
-        return msgspec.structs.replace(self, url=without_path(self.url))
+        return msgspec.structs.replace(self, url=_without_path(self.url))
 
 
-def without_path(url: str) -> str:
-    """The URL without path and query, which may hold a token."""
+def _without_path(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}/***"
 
@@ -175,14 +174,6 @@ def is_callable_url(url: str) -> bool:
     except ValueError:  # of a port that is not a number, or a bracket that does not close
         return False
     return valid and url.isprintable() and " " not in url
-
-
-def check_url(url: str, setting: str) -> None:
-    """Raises InvalidError for an address that cannot be called, or that holds a password."""
-    if not is_callable_url(url):
-        raise InvalidError(
-            f"settings: {setting}.url: write http://host/path or https://, without a user or fragment"
-        )
 
 
 def signing_key(secret: str, field: str = "webhook.secret") -> bytes:
@@ -282,7 +273,7 @@ class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def masked(self) -> "StagingApi":
         """Without the path and query of `reset_url`, which may hold a token."""
-        return msgspec.structs.replace(self, reset_url=self.reset_url and without_path(self.reset_url))
+        return msgspec.structs.replace(self, reset_url=self.reset_url and _without_path(self.reset_url))
 
 
 _TURNS = 5  # the last ones, which are shown
@@ -301,7 +292,7 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def masked(self) -> "Verifier":
         """Without the path and query of the URL, which may hold a token."""
-        return Verifier(url=without_path(self.url))
+        return Verifier(url=_without_path(self.url))
 
 
 class VerifierAnswer(msgspec.Struct, frozen=True):
@@ -336,19 +327,15 @@ def question(trajectory: Trajectory) -> dict[str, Json]:
         "stop_reason": trajectory.stop,
         "answer": _shortened(trajectory.answer),
         "turns": len(trajectory.turns),
-        "last_turns": _shown(trajectory.turns[-_TURNS:]),
+        "last_turns": [
+            {
+                "text": turn.text[-_CHARS:],
+                "observation": turn.observation[-_CHARS:],
+                "calls": [call.api for call in turn.calls[:100]],
+            }
+            for turn in trajectory.turns[-_TURNS:]
+        ],
     }
-
-
-def _shown(turns: Sequence[Turn]) -> list[dict[str, Json]]:
-    return [
-        {
-            "text": turn.text[-_CHARS:],
-            "observation": turn.observation[-_CHARS:],
-            "calls": [call.api for call in turn.calls[:100]],
-        }
-        for turn in turns
-    ]
 
 
 def _shortened(answer: Json) -> Json:

@@ -34,6 +34,10 @@ MOST_TASKS = {"skill": 100_000}  # of the window that are counted, the newest: s
 _MOST_TASKS = 1_000_000
 
 _task = tables.Task
+_SAYS_SOMETHING = (Stop.COMPLETED, Stop.NO_CODE)  # without a score, nobody knows whether that is right
+_WINDOW = timedelta(days=30)
+_MOST = 100_000  # tasks that are counted, the newest: no index has why they stopped
+_MOST_OF_KINDS = 5_000
 
 
 class Grouping(StrEnum):
@@ -168,12 +172,6 @@ def _counted(ended: Subquery, by: Grouping | None, bucket: TimeBucket) -> Subque
     if by is Grouping.SKILL:
         query = query.join(offer, and_(offer.task_id == ended.c.id, offer.returned > 0))
     return query.cte("counted")  # type: ignore[return-value]
-
-
-_SAYS_SOMETHING = (Stop.COMPLETED, Stop.NO_CODE)  # without a score, nobody knows whether that is right
-_WINDOW = timedelta(days=30)
-_MOST = 100_000  # tasks that are counted, the newest: no index has why they stopped
-_MOST_OF_KINDS = 5_000
 
 
 class OutcomeColumns(NamedTuple):

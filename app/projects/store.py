@@ -13,7 +13,7 @@ from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.base.values import BASE, Json
 from app.db import tables
 from app.db.database import keys_of
-from app.projects.settings import ProjectSettings, changed, check_url, signing_key, stored
+from app.projects.settings import ProjectSettings, changed, is_callable_url, signing_key, stored
 
 SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a secret
 
@@ -42,10 +42,10 @@ async def by_name(session: AsyncSession, name: str) -> tables.Project:
     return project
 
 
-async def by_id(session: AsyncSession, project_id: UUID) -> tables.Project:
-    project = await session.get(tables.Project, project_id, populate_existing=True)
+async def by_id(session: AsyncSession, project_id: UUID, *, lock: bool = False) -> tables.Project:
+    project = await session.get(tables.Project, project_id, populate_existing=True, with_for_update=lock)
     if project is None:
-        raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
+        raise _unknown(project_id)
     return project
 
 
@@ -65,9 +65,7 @@ async def change_settings(
 
     `webhook.secret` and `verifier.secret` are no part of the settings: they are stored encrypted.
     """
-    project = await session.get(tables.Project, project_id, populate_existing=True, with_for_update=True)
-    if project is None:
-        raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
+    project = await by_id(session, project_id, lock=True)
     before = settings_of(project)
     shown, secrets = patch, {}
     for name in SIGNED:
@@ -86,7 +84,11 @@ async def delete(session: AsyncSession, project_id: UUID) -> None:
         sql_delete(tables.Project).where(tables.Project.id == project_id).returning(tables.Project.id)
     )
     if deleted is None:
-        raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
+        raise _unknown(project_id)
+
+
+def _unknown(project_id: UUID) -> NotFoundError:
+    return NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
 
 
 def _store_secret(
@@ -109,8 +111,8 @@ def _without_secret(patch: Mapping[str, Json], name: str) -> tuple[Mapping[str, 
     setting = patch.get(name)
     if not isinstance(setting, Mapping):
         return patch, None
-    if isinstance(url := setting.get("url"), str):
-        check_url(url, name)
+    if isinstance(url := setting.get("url"), str) and not is_callable_url(url):
+        raise InvalidError(f"settings: {name}.url: write http://host/path or https://, without a user or fragment")
     secret = setting.get("secret")
     if "secret" in setting:
         signing_key(secret if isinstance(secret, str) else "", f"{name}.secret")
@@ -121,5 +123,4 @@ def _without_secret(patch: Mapping[str, Json], name: str) -> tuple[Mapping[str, 
 async def canary_of(session: AsyncSession, project_id: UUID) -> tables.Release | None:
     release = tables.Release
     there = select(release).where(release.project_id == project_id, release.state == tables.ReleaseState.CANARY)
-    found: tables.Release | None = await session.scalar(there)
-    return found
+    return await session.scalar(there)

@@ -22,6 +22,7 @@ _RUNNERS = 16  # rows of a project and day that runners write to
 OF_TASKS = ("turns", "generated_tokens", "calls", "prompt_tokens", "cost")  # columns that a task has, too
 SUBMISSIONS = 0  # the row that submissions write to, one at a time
 _DAY = cast(func.timezone("UTC", func.statement_timestamp()), Date)
+_PRICED = 1_000_000  # tokens
 
 
 class UsageCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ _ADD = _row.on_conflict_do_update(
 
 async def add(session: AsyncSession, project_id: UUID, writer: int, **counts: float) -> None:
     """Add to today's usage. The row stays locked until the transaction ends."""
-    values = dict.fromkeys(UsageCounts.__struct_fields__, 0) | counts
+    values = dict.fromkeys(_names, 0) | counts
     added = {f"added_{name}": count for name, count in values.items()}
     await execute(session, _ADD, {"to_project": project_id, "by_writer": writer, **added})
 
@@ -80,8 +81,7 @@ def today(column: str, project_id: ColumnElement[UUID]) -> ColumnElement[float]:
 
 async def of_days(session: AsyncSession, project_id: UUID, days: int) -> list[UsageOfDay]:
     """Today and the days before, newest first, without those on which nothing happened."""
-    names = UsageCounts.__struct_fields__
-    sums = [func.sum(getattr(_usage, name)).label(name) for name in names]
+    sums = [func.sum(getattr(_usage, name)).label(name) for name in _names]
     rows = await session.execute(
         select(_usage.day, *sums)
         .where(_usage.project_id == project_id, _usage.day > _DAY - days)
@@ -89,7 +89,7 @@ async def of_days(session: AsyncSession, project_id: UUID, days: int) -> list[Us
         .order_by(_usage.day.desc())
     )
     kinds = UsageCounts.__annotations__
-    return [UsageOfDay(day=row.day, **{name: kinds[name](getattr(row, name)) for name in names}) for row in rows]
+    return [UsageOfDay(day=row.day, **{name: kinds[name](getattr(row, name)) for name in _names}) for row in rows]
 
 
 async def of_today(session: AsyncSession, project_id: UUID) -> UsageCounts:
@@ -108,9 +108,6 @@ def next_day(now: datetime) -> datetime:
     '2026-03-01T00:00:00+00:00'
     """
     return datetime.combine(now.date() + timedelta(days=1), time(), UTC)
-
-
-_PRICED = 1_000_000  # tokens
 
 
 async def of_trajectory(session: AsyncSession, trajectory: Trajectory) -> float | None:

@@ -36,13 +36,11 @@ _delivery = tables.WebhookDelivery
 _PRUNED_AT_ONCE = 1_000
 
 QUEUE = DueQueue(_delivery, _delivery.state == DeliveryState.PENDING, "claim a webhook's message")
-
-
-class WebhookTarget(msgspec.Struct, frozen=True):
-    """Where the messages of a project go, and the key that signs them."""
-
-    url: str
-    key: bytes
+log = structlog.get_logger(__name__)
+_GRACE = 20.0  # seconds of the lease beyond the time limit of a request
+D = TypeVar("D", bound=Due)
+_MINUTE, _HOUR = 60.0, 3600.0
+_DAY = 24 * _HOUR
 
 
 class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +78,18 @@ async def enqueue(
     await session.flush()
 
 
-async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | None:
-    """None if the project has no webhook any more. Raises SettingError if its secret cannot be decrypted here."""
+async def target(session: AsyncSession, project_id: UUID) -> tuple[str, bytes] | None:
+    """Where the messages of a project go, and the key that signs them; None if it has no webhook any more.
+
+    Raises SettingError if its secret cannot be decrypted here.
+    """
     project = tables.Project
     query = select(project.settings, project.webhook_secret).where(project.id == project_id)
     row = (await session.execute(query)).one_or_none()
     webhook = msgspec.convert(row.settings, ProjectSettings).webhook if row else None
     if row is None or webhook is None or row.webhook_secret is None:
         return None
-    return WebhookTarget(webhook.url, signing_key(keys_of(session).decrypt(row.webhook_secret)))
+    return webhook.url, signing_key(keys_of(session).decrypt(row.webhook_secret))
 
 
 async def record(
@@ -218,13 +219,6 @@ def status_problem(status: int) -> str | None:
     return f"{reason}: status {status}"
 
 
-log = structlog.get_logger(__name__)
-
-_GRACE = 20.0  # seconds of the lease beyond the time limit of a request
-
-D = TypeVar("D", bound=Due)
-
-
 class SendLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and intervals of a sender."""
 
@@ -299,8 +293,6 @@ class ClaimedMessages(Generic[D]):
             log.error("a message is sent again once its lease expires", exc_info=error)
 
 
-_MINUTE, _HOUR = 60.0, 3600.0
-_DAY = 24 * _HOUR
 _NO_TARGET = DeliveryResult(error="the project has no webhook any more", final=True)
 
 
@@ -349,9 +341,9 @@ class WebhookSender:
             async with self._sessions() as session:
                 if not await QUEUE.is_claimed(session, row):  # this process has stalled
                     return
-                found_target = await target(session, row.project_id)
-            result = _NO_TARGET if found_target is None else await self._send(row, found_target)
-        except AppError as error:  # the secret cannot be decrypted here
+                found = await target(session, row.project_id)
+            result = _NO_TARGET if found is None else await self._send(row, *found)
+        except (AppError, PostError) as error:  # the first: the secret cannot be decrypted here
             result = DeliveryResult(error=str(error))
         retry_in = self._messages.delay_after(row.attempt)
         async with self._sessions.begin() as session:
@@ -362,10 +354,7 @@ class WebhookSender:
             about = {"delivery": str(row.id), "attempt": row.attempt, "cause": result.error}
             log.warning("a message to a webhook was not delivered", **about)
 
-    async def _send(self, row: tables.WebhookDelivery, target: WebhookTarget) -> DeliveryResult:
-        message = SignedPost(target.url, target.key, f"msg_{row.id.hex}", row.body.encode())
-        try:
-            status, _ = await post(self._client, message, seconds=self._options.timeout)
-        except PostError as error:
-            return DeliveryResult(error=str(error))
+    async def _send(self, row: tables.WebhookDelivery, url: str, key: bytes) -> DeliveryResult:
+        message = SignedPost(url, key, f"msg_{row.id.hex}", row.body.encode())
+        status, _ = await post(self._client, message, seconds=self._options.timeout)
         return DeliveryResult(status=status, error=status_problem(status), final=status == HTTPStatus.GONE)
