@@ -79,9 +79,9 @@ _LABELS: Final = {
 }
 _FORMATS: Final[dict[str, Callable[[Any], str]]] = {"dataset_bytes": formats.size, "cost_per_day": formats.money}
 _COLUMNS: Final = UsageCounts.__struct_fields__
-_ENTRIES = 50
+_ENTRIES = 50  # of the audit log on a page
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_MESSAGES = 50
+_MESSAGES = 50  # to webhooks on a page
 
 
 class ProjectFields(msgspec.Struct, frozen=True):

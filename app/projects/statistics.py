@@ -115,16 +115,9 @@ async def of_project(
 def _window(project_id: UUID, since: datetime, until: datetime, most: int) -> Subquery:
     """Columns of an index, which is read without the table."""
     columns = (
-        _task.id,
-        _task.state,
-        _task.finished_at,
-        _task.started_at,
-        _task.scenario,
-        _task.release_id,
-        _task.score,
-        _task.turns,
-        _task.generated_tokens,
-    )
+        _task.id, _task.state, _task.finished_at, _task.started_at, _task.scenario, _task.release_id, _task.score,
+        _task.turns, _task.generated_tokens,
+    )  # fmt: skip
     ended = and_(_task.project_id == project_id, _task.finished_at >= since, _task.finished_at < until)
     newest = select(*columns).where(ended).order_by(_task.finished_at.desc())
     return newest.limit(most).subquery("ended")

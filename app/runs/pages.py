@@ -132,22 +132,23 @@ def with_length(metrics: dict[str, Json]) -> dict[str, Json]:
 def _chart(
     title: str, names: Mapping[str, str], text: Callable[[float], str], steps: Sequence[tuple[int, dict[str, Any]]]
 ) -> RunChart | None:
-    there = {
-        name: word for name, word in names.items() if any(_number(step.get(name)) is not None for _, step in steps)
-    }
-    if not there:
+    columns = {word: [_number(step.get(name)) for _, step in steps] for name, word in names.items()}
+    columns = {word: found for word, found in columns.items() if any(each is not None for each in found)}
+    if not columns:
         return None
+    indices = [index for index, _ in steps]
     series = [
-        Series(word, [_point(index, _number(step.get(name)), text) for index, step in steps])
-        for name, word in there.items()
+        Series(word, [_point(index, each, text) for index, each in zip(indices, found, strict=True)])
+        for word, found in columns.items()
     ]
-    values = [point.y for each in series for point in each.points if point.y is not None]
-    last = steps[-1][0]
+    values = [each for found in columns.values() for each in found if each is not None]
+    last = indices[-1]
     middle = sorted({1, (1 + last) // 2, last})
     x = Axis(1.0, float(max(2, last)), tuple((float(at), f"{at}") for at in middle))
     drawn = line_chart(title, series, x, number_axis(values, text, zero=text is not formats.count))
-    rows = [[f"{index}", *(_text(step.get(name), text) for name in there)] for index, step in steps]
-    return RunChart(title, drawn, ["Step#", *(f"{word.capitalize()}#" for word in there.values())], rows)
+    shown = [["-" if each is None else text(each) for each in found] for found in columns.values()]
+    rows = [[f"{index}", *row] for index, *row in zip(indices, *shown, strict=True)]
+    return RunChart(title, drawn, ["Step#", *(f"{word.capitalize()}#" for word in columns)], rows)
 
 
 def _point(index: int, value: float | None, text: Callable[[float], str]) -> Point:
@@ -156,11 +157,6 @@ def _point(index: int, value: float | None, text: Callable[[float], str]) -> Poi
 
 def _number(value: Json) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _text(value: Json, text: Callable[[float], str]) -> str:
-    number = _number(value)
-    return "-" if number is None else text(number)
 
 
 class Advice(NamedTuple):

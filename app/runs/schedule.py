@@ -31,7 +31,7 @@ _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
 _MAX_SCORED_TASKS = 1_000_000_000
 
 _schedule, _task, _release = tables.Schedule, tables.Task, tables.Release
-_DAYS = 7
+_DAYS = 7  # of an outlook
 _HOSTED = (
     "the hosted model that serves has no token ids and logprobs, and runs of kind logged learn from nothing else: "
     "schedule runs of kind sft"

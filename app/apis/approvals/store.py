@@ -25,12 +25,11 @@ from app.projects.settings import ApprovalDecision, ApprovalRequest
 SERVER = "server"  # decides on those that nobody decided on in time
 _DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)
 
+_SECONDS = 1.0  # between two looks for those that have expired
+
 _approval = tables.Approval
-
-
 _ARGUMENTS = select(_approval.id, _approval.arguments).where(_approval.task_id == bindparam("task", type_=Uuid))
 log = structlog.get_logger(__name__)
-_SECONDS = 1.0
 
 
 class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ _STATES = {
     "insufficient_scope": "needs a person's consent to more scopes",
     "failing": "fails",
 }
-_PAUSE_SECONDS = 0.5
+_PAUSE_SECONDS = 0.5  # between two looks whether a person has consented
 Credential = Mapping[str, Any]
 """As the server shows it."""
 _LISTING = listing_of("scheme", "principal", "kind", "state", "used_at", "failure")

@@ -28,12 +28,10 @@ from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.projects import audit
 
 _CREATED: Final = (200, 201)
-
-
+_CONSENT_SECONDS: Final = 600.0  # until the address that a person opens is too old
 DOCUMENT_PATH: Final = "/oauth/client.json"
 """Where this server describes itself as a client, under its public address."""
 CALLBACK_PATH: Final = "/oauth/callback"
-_CONSENT_SECONDS: Final = 600.0
 
 
 def client_metadata(base_url: str) -> dict[str, str | list[str]]:

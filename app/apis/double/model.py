@@ -251,12 +251,8 @@ class _Reading:
         known = {f"{each.operation.method} {each.operation.path}" for each in every}
         left_out = [each for each in left_out if each.operation not in known]
         used = {each.collection for each in every}
-        used |= {
-            self._names[up]
-            for each in every
-            for up in self._above(segments(each.operation.path)[0])
-            if each.fixed or each.pinned
-        }
+        within = [segments(each.operation.path)[0] for each in every if each.fixed or each.pinned]
+        used |= {self._names[up] for path in within for up in self._above(path)}
         used |= {self._names[up] for path in self._kinds if self._names[path] in used for up in self._above(path)}
         collections = {
             self._names[path]: self._collection(kind, every)
@@ -658,7 +654,10 @@ def _find_key(kind: _Kind) -> None:
         wanted += ["id", *own[:2], "uuid", "guid", "uid", "pk", "key"]
     wanted += [ending, name.removeprefix(plain(kind.noun)), *map(plain, KEYS), *own]
     by_name = {plain(each): each for each in reversed(fields)}
-    kind.key = next((by_name[each] for each in wanted if each in by_name and _is_key(fields[by_name[each]])), "")
+    fit = (by_name[each] for each in wanted if each in by_name)
+    kind.key = next(
+        (each for each in fit if kind_of(flat(fields[each])) in ("string", "integer", "number", "")), ""
+    )
     kind.key_schema = _key_schema(flat(fields.get(kind.key, {})), flat(kind.key_parameter))
 
 
@@ -678,10 +677,6 @@ def _key_schema(field: Schema, parameter: Schema) -> Schema:
     if kind_of(field) != kind_of(parameter):
         return field
     return field | {word: parameter[word] for word in _BOUNDS if word in parameter}
-
-
-def _is_key(schema: Schema) -> bool:
-    return kind_of(flat(schema)) in ("string", "integer", "number", "")
 
 
 def _named_key(each: Described, kind: _Kind) -> str:

@@ -232,6 +232,10 @@ class RealAnswer(msgspec.Struct, frozen=True, kw_only=True):
         """Its name as a sample."""
         return sample_key(self.name, self.kind)
 
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.given.status < 300
+
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """All answers, those that are errors among them, and what was not read, and why."""
@@ -243,7 +247,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> list[RealAnswer]:
-        return [each for each in self.answers if 200 <= each.given.status < 300]
+        return [each for each in self.answers if each.is_good]
 
 
 Ask: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[Given]]
@@ -304,7 +308,7 @@ class _Doing:
         self._failures = 0
 
     def good(self) -> list[RealAnswer]:
-        return Readings(answers=self.answers).good
+        return [each for each in self.answers if each.is_good]
 
     async def work(self, plan: Sequence[Reading]) -> None:
         while not self.is_over:

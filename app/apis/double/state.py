@@ -27,7 +27,7 @@ _NESTED: Final = (0, 4)  # of each record above
 _MOST: Final = 40  # of a collection
 _FREE: Final = 2  # values of a path parameter that names nothing that is modelled
 _EPOCH: Final = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
-_TRIES: Final = 20
+_TRIES: Final = 20  # to find a free key
 _SHOWN: Final = 120  # characters of a value in words
 
 

@@ -59,6 +59,11 @@ _START: Final = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 _MINUTES: Final = 60 * 24 * 300
 _MOST_CHARS: Final = 400  # that a pattern is unfolded to
 _ANY: Final = string.ascii_lowercase + string.digits
+_CATEGORIES: Final = {
+    "CATEGORY_DIGIT": string.digits,
+    "CATEGORY_WORD": f"{string.ascii_letters}{string.digits}_",
+    "CATEGORY_SPACE": " ",
+}
 
 
 def title(rng: Random) -> str:
@@ -283,20 +288,11 @@ def _member(given: Sequence[Any], rng: Random) -> str:
             case "RANGE":
                 allowed += map(chr, range(part[0], min(part[1], part[0] + 128) + 1))
             case "CATEGORY":
-                allowed += _category(str(part))
+                allowed += _CATEGORIES.get(str(part), f"{string.ascii_letters}-")
     if given and str(given[0][0]) == "NEGATE":
         allowed = [each for each in f"{_ANY}{string.ascii_uppercase}-_ " if each not in allowed]
     printable = [each for each in allowed if each.isprintable()]
     return rng.choice(printable or allowed or ["x"])
-
-
-def _category(name: str) -> str:
-    kinds = {
-        "CATEGORY_DIGIT": string.digits,
-        "CATEGORY_WORD": f"{string.ascii_letters}{string.digits}_",
-        "CATEGORY_SPACE": " ",
-    }
-    return kinds.get(name, f"{string.ascii_letters}-")
 
 
 def _other(character: str, letters: str, rng: Random) -> str:

@@ -43,8 +43,8 @@ MAX_BYTES: Final = 3 << 20  # of one answer, or of all notifications of a sessio
 SCHEME: Final = "stdio:"
 _SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")
 _TMP: Final = "/tmp"  # of the sandbox: an empty one in memory
-_KEPT = ("content-type", "location", "mcp-session-id")
 _SESSION = "mcp-session-id"
+_KEPT = ("content-type", "location", _SESSION)  # of an answer's headers
 _OWN = {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
 _ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
 _ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
@@ -53,12 +53,12 @@ _DENIED = (401, 403)
 _UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, NoConnectionError)
 log = structlog.get_logger(__name__)
 E = TypeVar("E", bound=BaseException)
-_END_SECONDS = 3.0
-_TOLD_SECONDS = 0.5
+_END_SECONDS = 3.0  # in which a session may end by itself
+_TOLD_SECONDS = 0.5  # in which changes are told once
 OpenStreams = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]
 """Opens the SDK's streams of messages from and to the server."""
 OnChange = Callable[[], Awaitable[None]]
-_IDLE_SECONDS = 60.0
+_IDLE_SECONDS = 60.0  # after which a session is closed
 _SWEEP_SECONDS = 5.0
 MAX_SESSIONS = 200
 """Of a process. Each may hold a connection all the time, for what the server tells of itself."""
@@ -77,24 +77,21 @@ class AccessRefusedError(RefusalError):
         super().__init__(message, CallResponse(status=status), challenge)
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """A request and its answers: their size, what is told before it goes out, and why it failed below JSON-RPC.
 
     The SDK's tasks run in the context of the caller who caused them, so that `exchange` there is this one.
     """
 
-    def __init__(
-        self, max_bytes: int, seconds: float, sending: Sending | None = None, *, request: WireRequest | None = None
-    ) -> None:
-        self.bytes_left = max_bytes
-        self.seconds = seconds  # for each part of an answer
-        self.sending = sending
-        self.request = request  # the call, if it is one: what may become of it when it is redirected
-        self.failure: HostError | None = None  # of the latest HTTP request
-        self.unreachable = False  # the latest HTTP request got no answer
-        self.forgotten = False  # the server does not know the session any more, so it did nothing
-        self.withheld: BaseException | None = None  # what `sending` raised, or ShortageError: nothing was sent
-        self.endless = False  # an answer that goes on while the session is open
+    bytes_left: int
+    seconds: float  # for each part of an answer
+    sending: Sending | None = None
+    request: WireRequest | None = None  # the call, if it is one: what may become of it when it is redirected
+    endless: bool = False  # an answer that goes on while the session is open
+    failure: HostError | None = None  # of the latest HTTP request
+    unreachable: bool = False  # the latest HTTP request got no answer
+    forgotten: bool = False  # the server does not know the session any more, so it did nothing
+    withheld: BaseException | None = None  # what `sending` raised, or ShortageError: nothing was sent
 
 
 exchange: ContextVar[Exchange] = ContextVar("exchange")
@@ -398,9 +395,7 @@ class McpConnection:
 
     async def _listen(self, session: "_RawSession") -> None:
         """Of servers since 2026-07-28; older ones notify without being asked."""
-        ours = Exchange(MAX_BYTES, self._seconds)
-        ours.endless = True
-        exchange.set(ours)
+        exchange.set(Exchange(MAX_BYTES, self._seconds, endless=True))
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
             async with listen(session, tools_list_changed=True) as changes:
                 async for _ in changes:

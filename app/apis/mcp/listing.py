@@ -51,7 +51,7 @@ _PAGES = 500
 _KEPT: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 _GRANTS: Final = ["authorization_code", "refresh_token"]
 M = TypeVar("M", bound=BaseModel)
-MAX_TRIES: Final = 8  # about an hour
+MAX_TRIES: Final = 8  # of a refresh: about an hour
 _api = tables.Api
 _SOON_SECONDS = 1.0  # several changes in a row are one
 _PAUSE_SECONDS = 30.0  # before the second try; each later one waits twice as long
