@@ -6,6 +6,8 @@ import pytest
 
 from app.db.database import Sessions
 from app.runs import schedule as schedules
+from app.runs.pages import ScheduleFields
+from app.web.forms import entered_values, parse_form
 from tests.support.api_app import ApiApp, open_api_app, problem
 
 PATH = "/v1/schedule"
@@ -73,3 +75,10 @@ async def test_only_an_administrator_of_the_project_sees_or_changes_it(api: ApiA
         answer = await api.client.request(method, f"{PATH}?project=demo", headers=other)
         assert answer.status_code == 404
     assert (await api.client.get(f"{PATH}?project=demo", headers=await api.key("tasks"))).status_code == 403
+
+
+def test_the_form_shows_large_numbers_as_they_are_entered() -> None:
+    stored = ScheduleFields(every_hours=24.0, every_scored_tasks=2_000_000)
+    shown = entered_values(stored)
+    assert shown == {"every_hours": "24", "every_scored_tasks": "2000000", "enabled": "true"}
+    assert parse_form(shown, ScheduleFields).value == stored
