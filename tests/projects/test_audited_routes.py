@@ -49,8 +49,8 @@ EXCEPTIONS = {
     "POST /console/sign-out": "it changes nothing but who looks",
 }
 CONSOLE = {
-    "POST /console/tasks": "submit_all",
-    "POST /console/tasks/{task_id:uuid}/cancel": "cancel_task",
+    "POST /console/tasks": "submit_request",
+    "POST /console/tasks/{task_id:uuid}/cancel": "request_cancel",
     "POST /console/tasks/{task_id:uuid}/approvals/{approval_id:uuid}": "decide",
     "POST /console/tasks/{task_id:uuid}/feedback": "give_feedback",
     "POST /console/tasks/{task_id:uuid}/rerun": "repeat",
