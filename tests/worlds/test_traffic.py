@@ -1,5 +1,7 @@
 """The traffic of the live loop: the same kinds each time, never the same task, all checkable."""
 
+import msgspec
+
 from app.tasks.submission import Submission, TaskRequest, refuse_unparsable
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.worlds.office.scenarios import templates_of
@@ -23,7 +25,8 @@ def test_kinds_come_in_turn_and_no_task_comes_twice() -> None:
 async def test_the_server_takes_every_task_as_it_is_sent() -> None:
     places = draw_traffic(kinds_of("test", 20), site=0, count=20, seed=1)
     for labels in (True, False):
-        tasks = [TaskRequest(**submission(place, "p", labels=labels, scored=True)) for place in places]
+        sent = [submission(place, "p", labels=labels, scored=True) for place in places]
+        tasks = msgspec.convert(sent, list[TaskRequest])
         assert Submission(tasks=tasks).requests() == tasks
         await refuse_unparsable(task.check_code or "" for task in tasks)
         assert {task.scenario is not None for task in tasks} == {labels}
