@@ -146,7 +146,7 @@ def doctor_command() -> None:
 @click.option("--adapters", help="the adapter directory, as model servers see it [default: as here]")
 def manifests_command(kind: str, project: str | None, adapters: str | None, **names: str) -> None:
     """Print Kubernetes objects that tell a router which adapters serve."""
-    from app.machine.manifests import served_manifests  # noqa: PLC0415
+    from app.releases.cluster_manifests import served_manifests  # noqa: PLC0415
 
     settings = Settings.from_env()
     text = asyncio.run(served_manifests(settings, kind=kind, project=project, adapters=adapters, **names))

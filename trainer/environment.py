@@ -16,7 +16,7 @@ import msgspec
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
 from app.base import plugins
-from app.base.plugin_options import PluginSpec, load_options
+from app.base.plugins import PluginSpec, load_options
 from app.base.values import Task, Trajectory
 
 GROUP = "sage.environments"

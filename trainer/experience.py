@@ -26,8 +26,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base import plugins
 from app.base.errors import AppError, EngineRefusalError, InvalidError, NotFoundError
+from app.base.files import write_atomically
 from app.base.judge import GroupJudge, NamedJudge, load_judge
-from app.base.plugin_options import PluginSpec
+from app.base.plugins import PluginSpec
 from app.base.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import GOOD, ScoreSource, Task, Trajectory, hosted_id
@@ -47,7 +48,6 @@ from app.skills.evidence import ENOUGH_WITHHELD, Outcomes
 from app.skills.similarity import NgramIndex
 from app.skills.value import compared_tasks, withheld_among
 from app.tasks import verification
-from trainer.atomic_write import write_atomically
 from trainer.hosted import HostedJudge
 from trainer.rewards import (
     BaseModel,

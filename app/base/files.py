@@ -29,6 +29,23 @@ def publish(partial: Path, target: Path) -> None:
     _sync(target.parent)
 
 
+def write_atomically(content: bytes, path: Path) -> None:
+    """Write `content` to `path`: after a crash, also of the machine, it has its old content or its new one.
+
+    Raises StorageError if the write fails.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
+        publish(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(
+            f"{path} could not be written ({error.strerror}): free disk space, then retry"
+        ) from error
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

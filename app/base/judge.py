@@ -14,7 +14,7 @@ import structlog
 
 from app.base import plugins
 from app.base.errors import AppError, InvalidError, SettingError
-from app.base.plugin_options import PluginSpec, load_options
+from app.base.plugins import PluginSpec, load_options
 from app.base.values import Trajectory
 
 log = structlog.get_logger(__name__)

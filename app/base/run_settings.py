@@ -8,7 +8,7 @@ import msgspec
 
 from app.base import plugins
 from app.base.errors import InvalidError
-from app.base.plugin_options import PluginSpec
+from app.base.plugins import PluginSpec
 from app.base.text import did_you_mean
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

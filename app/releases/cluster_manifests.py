@@ -1,4 +1,4 @@
-"""Kubernetes objects that tell a router which adapters serve, from the table of releases. Pure.
+"""Kubernetes objects that tell a router which adapters serve, from the table of releases.
 
 Each router has a kind of its own: InferenceModelRewrite (llm-d), ModelAdapter (AIBrix), LoraAdapter (vLLM's
 production-stack).
@@ -13,8 +13,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.base.errors import InvalidError
+from app.base.errors import InvalidError, SettingError
+from app.base.settings import Settings
 from app.base.values import BASE, hosted_id
+from app.db.database import open_database
+from app.db.tables import ReleaseState
+from app.projects import store as projects
+from app.releases import store as releases
 
 _LABELS = {"app.kubernetes.io/managed-by": "sage-server"}
 _WHOLE = 1_000_000  # the sum of a project's weights, and the highest one that is allowed
@@ -38,6 +43,29 @@ class ClusterNames(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""  # "": that of the command which applies the objects
     pool: str = "vllm"  # the InferencePool (llm-d)
     base: str = BASE  # a label of the model servers' pods: model.aibrix.ai/name (AIBrix), model (production-stack)
+
+
+async def served_manifests(
+    settings: Settings, *, kind: str, project: str | None, adapters: str | None, **names: str
+) -> str:
+    """YAML for the router `kind`. `names` are those of the cluster, beside its directory of `adapters`.
+
+    Raises SettingError without a database, NotFoundError for an unknown project, InvalidError for names that
+    Kubernetes does not accept.
+    """
+    if not settings.database_url:
+        raise SettingError("DATABASE_URL is not set: name the database of the deployment")
+    cluster = ClusterNames(adapters=(adapters or str(settings.adapters_dir)).rstrip("/"), **names)
+    async with open_database(settings.database_url) as database, database.sessions() as session:
+        only = (await projects.by_name(session, project)).id if project else None
+        rows = await releases.serving(session, only)
+    canaries = {name: row.canary_percent or 0.0 for name, row in rows if row.state is ReleaseState.CANARY}
+    served = []
+    for name, row in rows:
+        share = canaries.get(name, 0.0)
+        is_canary = row.state is ReleaseState.CANARY
+        served.append(ServedRelease(name, row.model, share if is_canary else 100 - share))
+    return render_manifests(kind, served, cluster)
 
 
 def render_manifests(kind: str, served: Sequence[ServedRelease], names: ClusterNames) -> str:

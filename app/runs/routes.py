@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError, StorageError
-from app.base.plugin_options import check_environment
+from app.base.plugins import check_environment
 from app.base.run_settings import RunKind, RunSettings, check_runnable
 from app.base.values import Json, RunPart
 from app.db import tables

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from app.base.errors import ConflictError, NotFoundError
-from app.base.plugin_options import EnvironmentInfo
+from app.base.plugins import EnvironmentInfo
 from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Json, RunPart
 from app.db import lease, tables

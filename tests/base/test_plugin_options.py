@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.base.errors import InvalidError
-from app.base.plugin_options import PluginSpec, load_options, options_schema, options_type
+from app.base.plugins import PluginSpec, load_options, options_schema, options_type
 
 
 def load(

@@ -9,7 +9,7 @@ from sqlalchemy import text, update
 
 from app.apis import store as apis
 from app.apis import trials
-from app.base.plugin_options import EnvironmentInfo
+from app.base.plugins import EnvironmentInfo
 from app.base.settings import Settings
 from app.db import postgres, runners, tables
 from app.db.database import Sessions, open_database

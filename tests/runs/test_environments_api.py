@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import text, update
 
-from app.base.plugin_options import EnvironmentInfo, options_schema
+from app.base.plugins import EnvironmentInfo, options_schema
 from app.cli import main
 from app.db import tables
 from app.db.database import Sessions

@@ -19,6 +19,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.mcp.document import is_listing
 from app.apis.presentation import present
 from app.base.errors import ApiDocumentError, InvalidError
+from app.base.files import write_atomically
 from app.base.values import Json, Task
 from app.db.database import Sessions, reading
 from app.db.tables import PracticeSource
@@ -26,7 +27,6 @@ from app.projects.settings import ProjectSettings
 from app.releases import manifest, manifest_store
 from app.releases.tools import ApiDocument
 from app.runs.practice import RealApi, read_real_api
-from trainer.atomic_write import write_atomically
 from trainer.environment import Scenario, Split, World
 from trainer.practice.environments import Practice, PracticeEnvironment, practice_on
 from trainer.run_job import Job

@@ -24,7 +24,7 @@ from app.apis.calls.gateway import Gateway
 from app.apis.calls.skill_guard import GuardedSkill, SkillGuard, SkillManifest
 from app.base import plugins
 from app.base.errors import AppError, WorldError
-from app.base.plugin_options import PluginSpec, load_options
+from app.base.plugins import PluginSpec, load_options
 from app.base.settings import Settings, urls_in
 from app.base.values import Offer, Policy, Task, Trajectory
 from app.engine.protocol import ChatModel, Engine, RetryingEngine

@@ -20,11 +20,11 @@ import structlog
 from app.apis.calls.skill_guard import SkillManifest
 from app.base import plugins
 from app.base.errors import WorldError
+from app.base.files import write_atomically
 from app.base.run_settings import RunSettings
 from app.base.values import Offer
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.similarity import NgramIndex
-from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split
 from trainer.rewards import chain_step, scored_rollout
 from trainer.rollouts.episode import Chain, Episode, EpisodeRunner, LibraryFactory, Mix

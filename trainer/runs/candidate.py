@@ -20,6 +20,7 @@ import msgspec
 from app.agent.prompts import prompt_of
 from app.apis.catalog import with_builtins
 from app.base.errors import AdapterError, EngineRefusalError, InvalidError
+from app.base.files import write_atomically
 from app.base.run_settings import MIN_SCENARIOS, RunSettings, release_numbers
 from app.base.values import Json
 from app.db import tables
@@ -39,7 +40,6 @@ from app.skills.in_memory_library import GrownSkill
 from app.skills.index_files import indexed
 from app.skills.search import OFFERED, IndexedSkill
 from app.skills.visibility import SkillVersion, newest_visible, owners_for
-from trainer.atomic_write import write_atomically
 from trainer.evaluation.local import Evaluator, evaluation_settings, held_out, only_known
 from trainer.evaluation.metrics import Comparison, PolicyMetrics, TaskResult, compare, measure
 from trainer.learning.adapter import PublishedAdapter

@@ -9,9 +9,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.files import write_atomically
 from app.base.run_settings import MIN_SCENARIOS
 from app.base.values import Json
-from trainer.atomic_write import write_atomically
 from trainer.run_job import RunProgress
 
 Stage: TypeAlias = Literal["samples", "demonstrations", "supervised", "rollouts", "exam"]

@@ -28,6 +28,7 @@ import msgspec
 from app.agent.prompts import choose_profile
 from app.apis.catalog import with_builtins
 from app.base.errors import InvalidError
+from app.base.files import write_atomically
 from app.base.run_settings import RunKind, practised_api
 from app.base.values import GOOD, Json
 from app.db.database import Sessions, reading
@@ -40,7 +41,6 @@ from app.skills import moves
 from app.skills.admission import admit, stored_manifest
 from app.skills.extract import extract
 from app.skills.store import NewSkill
-from trainer.atomic_write import write_atomically
 from trainer.engines.servers import sleep_during_updates
 from trainer.environment import Scenario, open_environment
 from trainer.evaluation.local import Evaluator, held_out

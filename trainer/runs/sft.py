@@ -19,6 +19,7 @@ from app.agent.prompts import choose_profile
 from app.apis.catalog import with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line
+from app.base.files import write_atomically
 from app.base.run_settings import RunSettings
 from app.base.values import Json
 from app.db.database import Sessions, reading
@@ -27,7 +28,6 @@ from app.releases.adapter_store import open_remote, remote_errors
 from app.releases.tools import Catalogs
 from app.runs import datasets
 from app.runs.datasets import MAX_BYTES, DataRules, DatasetStore, check_location, dataset_id_of, resolve_path
-from trainer.atomic_write import write_atomically
 from trainer.experience import BestExperience, HeldOutTasks, RecordTasks, judge_window, read_best, read_held_out
 from trainer.learning.adapter import PublishedAdapter, TrainingOutput, publish, with_lora
 from trainer.learning.batch import Sample, samples_of_turns

@@ -17,6 +17,7 @@ from app.agent.chat import Chat
 from app.agent.prompts import choose_profile
 from app.apis.listing import ListedApp
 from app.base.errors import InvalidError
+from app.base.files import write_atomically
 from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.base.values import BASE, Task, hosted_id
@@ -26,7 +27,6 @@ from app.engine.memory import MemoryNeed, check_fits, memory_available, served_n
 from app.engine.tokenizer import ChatTokenizer
 from app.releases import store as releases
 from app.releases.adapter_store import AdapterStore
-from trainer.atomic_write import write_atomically
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner
 from trainer.learning.model import ACTIVATION_BYTES, base_dtype

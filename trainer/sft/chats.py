@@ -16,11 +16,11 @@ from app.agent.prompts import PROFILES
 from app.apis.catalog import Catalog, with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import InvalidError
+from app.base.files import write_atomically
 from app.base.values import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.client.server import SageClient
 from app.engine.tokenizer import Message
 from app.runs.chat_lines import ChatRecord, from_line
-from trainer.atomic_write import write_atomically
 
 _LINES = 200  # of a prompt, that are read at its beginning and at its end
 NO_TURN = "it ended before its first turn"

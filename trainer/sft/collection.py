@@ -24,6 +24,7 @@ from app.agent.rollout import Agent, RolloutLimits
 from app.apis.catalog import with_builtins
 from app.apis.listing import ListedApp, listed_apps
 from app.base.errors import AppError, InvalidError, ModelError
+from app.base.files import write_atomically
 from app.base.settings import Settings
 from app.base.values import Json, Offer, Policy, Task
 from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
@@ -33,7 +34,6 @@ from app.runs.chat_lines import ChatRecord
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation
 from app.skills.in_memory_library import InMemoryLibrary
-from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext, OpenModel, open_expert
 from trainer.sft.chats import record_of, to_line

@@ -27,7 +27,7 @@ from celery.worker import state
 from app.base import plugins
 from app.base.errors import EngineError, NotFoundError, first_line
 from app.base.loop import LivenessListener, LivenessReporter, Loop
-from app.base.plugin_options import EnvironmentInfo, options_schema
+from app.base.plugins import EnvironmentInfo, options_schema
 from app.base.processes import python_module
 from app.base.settings import Settings
 from app.db.database import TRANSIENT, Sessions, open_database

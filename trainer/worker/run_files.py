@@ -12,13 +12,13 @@ from uuid import UUID
 
 from sqlalchemy import and_, or_, select
 
+from app.base.files import write_atomically
 from app.db import tables
 from app.db.database import Sessions
 from app.db.queries import in_array
 from app.db.tables import OPEN_RUNS, RunState
 from app.projects import audit
 from app.runs import store as runs
-from trainer.atomic_write import write_atomically
 
 _LOG = "log"
 _PROJECT = "project"  # the id of the run's, by which it is known once its row is gone

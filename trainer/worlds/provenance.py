@@ -4,7 +4,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from trainer.atomic_write import write_atomically
+from app.base.files import write_atomically
 
 _ROOT = Path(__file__).resolve().parents[2]
 UNKNOWN = "unknown"

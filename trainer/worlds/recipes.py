@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from app.base.errors import InvalidError
-from trainer.atomic_write import write_atomically
+from app.base.files import write_atomically
 
 MAX_LENGTH = 2048
 Positive = Annotated[int, msgspec.Meta(ge=1)]

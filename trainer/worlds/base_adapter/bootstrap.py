@@ -16,12 +16,11 @@ from tqdm import tqdm
 
 from app.agent.prompts import choose_profile
 from app.base.errors import InvalidError, StorageError
-from app.base.files import scratch_directory
+from app.base.files import scratch_directory, write_atomically
 from app.base.model_catalog import CATALOG
 from app.base.settings import Settings
 from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
 from app.engine.tokenizer import ChatTokenizer, read_card
-from trainer.atomic_write import write_atomically
 from trainer.environment import Split
 from trainer.evaluation.local import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.metrics import PolicyMetrics, TaskResult, measure, metrics_table

@@ -21,11 +21,11 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from app.base.files import write_atomically
 from app.base.processes import exit_with_parent
 from app.base.settings import Settings
 from app.engine.memory import MemoryNeed, check_fits, memory_available, trained_needs
 from app.engine.tokenizer import ChatTokenizer
-from trainer.atomic_write import write_atomically
 from trainer.environment import Split
 from trainer.evaluation.metrics import PolicyMetrics
 from trainer.learning import distributed

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import torch
 
+from app.base.files import write_atomically
 from app.base.settings import Settings
 from app.base.values import Policy
-from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.metrics import TaskResult, measure

@@ -24,7 +24,7 @@ from torch.nn import Module
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
 
-from trainer.atomic_write import write_atomically
+from app.base.files import write_atomically
 from trainer.learning.batch import Sample
 from trainer.learning.model import describe, pick_device
 from trainer.learning.supervised import SftSettings, SftStep, train_sft

@@ -19,11 +19,11 @@ import msgspec
 from tqdm import tqdm
 
 from app.base.errors import InvalidError
+from app.base.files import write_atomically
 from app.base.model_catalog import SEED
 from app.base.settings import Settings
 from app.base.values import Json
 from app.client.server import SageClient, ServerError
-from trainer.atomic_write import write_atomically
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.scenarios import TASKS, TEMPLATES, Place, Template, templates_of
 
