@@ -24,6 +24,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     signature: str  # "name(who: str) -> int"
     source: str  # imports, then the functions of the session it calls, then the function itself
+    summary: str = ""  # first line of the docstring
     apis: tuple[str, ...]  # "app.operation", sorted
     instruction: str  # of the task it was written for
     slots: tuple[str, ...]  # words of the instruction that it was given as arguments
@@ -168,6 +169,7 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
         name=name,
         signature=_signature(tree, name),
         source=source,
+        summary=_summary(tree, name),
         apis=tuple(sorted(set(apis))),
         instruction=trajectory.task.instruction,
         slots=_slots(trajectory.task.instruction, session.arguments[name]),
@@ -184,6 +186,7 @@ def draft_of(source: str, tree: ast.Module, name: str, instruction: str, slots: 
         name=name,
         signature=_signature(tree, name),
         source=source,
+        summary=_summary(tree, name),
         apis=tuple(sorted(set(api_references(tree)[0]))),
         instruction=instruction,
         slots=tuple(slots),
@@ -195,9 +198,7 @@ def draft_of(source: str, tree: ast.Module, name: str, instruction: str, slots: 
 def summary_of(source: str, name: str) -> str:
     """The first line of the docstring of a function of a skill, or ""."""
     tree = parse(source)
-    if tree is None or name not in functions_of(tree):
-        return ""
-    return (ast.get_docstring(_function(tree, name)) or "").partition("\n")[0]
+    return _summary(tree, name) if tree and name in functions_of(tree) else ""
 
 
 def functions_of(tree: ast.Module) -> list[str]:
@@ -214,6 +215,10 @@ def _signature(tree: ast.Module, name: str) -> str:
     node = _function(tree, name)
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return f"{name}({ast.unparse(node.args)}){returns}"
+
+
+def _summary(tree: ast.Module, name: str) -> str:
+    return (ast.get_docstring(_function(tree, name)) or "").partition("\n")[0]
 
 
 def api_references(tree: ast.AST) -> tuple[list[str], bool]:

@@ -1,6 +1,7 @@
 """The skills of one project in files that all processes of a host share: postings of n-grams, vectors in FAISS,
-names in sorted tables. Rows number the skills from the one changed first. The same results as `similarity`,
-for millions of texts; without those that changed since the files were written.
+names in sorted tables. Rows number the skills from the one changed first. As exact as `similarity`, for millions
+of texts, but vectors beyond `EXACT` are searched in cells; without those that changed since the files were
+written.
 """
 
 import copy

@@ -42,7 +42,7 @@ def longest_instruction(index: SkillIndex, query: Query) -> Ranked[UUID]:
 
 def documented(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill has a docstring."""
-    if '"""' not in draft.source:
+    if not draft.summary:
         yield "It has no docstring."
 
 

@@ -73,7 +73,8 @@ async def test_a_task_that_stops_its_runners_fails_and_those_beside_it_end(
             logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("*.log"))
     poisonous = found.pop(2)
     assert (poisonous.state, poisonous.stop, poisonous.deaths) == (TaskState.FAILED, Stop.CRASHED, 3)
-    assert "2 runners died while they executed this task and nothing else" in (poisonous.failure or "")
+    expected = "2 runners died while they executed this task and nothing else: given up after turn "
+    assert expected in (poisonous.failure or "")
     assert {(row.state, row.stop) for row in found} <= {
         (TaskState.DONE, Stop.COMPLETED),
         (TaskState.DONE, Stop.IN_DOUBT),
