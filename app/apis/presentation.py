@@ -44,7 +44,7 @@ class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     @property
     def fields_set(self) -> list[str]:
-        """The names of those that have no default."""
+        """The names of those that differ from their defaults."""
         return [name for name in msgspec.to_builtins(self) if name not in ("place", "was")]
 
 

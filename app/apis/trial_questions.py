@@ -389,7 +389,7 @@ class _About:
         self._many = noun if self._one != noun else f"entries of the {noun}"
 
     def questions(self, number: int) -> Iterator[Question]:
-        """One of each kind in turn: that of the answer with another number begins with another kind."""
+        """One of each kind in turn, from the kind with this number on."""
         kinds = deque([self._count, self._fields, self._mosts, self._matchings])
         kinds.rotate(-number)
         for together in zip_longest(*(kind() for kind in kinds)):

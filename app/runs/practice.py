@@ -107,8 +107,8 @@ async def read_real_api(api: RealApi) -> Callable[[], dict[str, Json]]:
     if api.document.id in _UNDER_WAY:
         raise ConflictError(f"{api.document.name} is being compared with its document: wait until that is done")
     _UNDER_WAY.add(api.document.id)
-    reading = _Reading(api)
     try:
+        reading = _Reading(api)
         readings = await read_answers(reading.plan, reading.ask, reading.is_time_up)
         question = PracticeQuestion(about="differences", answers=readings.answers)
         found = await api.reader.practice(reading.request, await reading.content(), question)
