@@ -33,7 +33,6 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
 
-import jsonschema
 import msgspec
 
 from app.base.errors import InvalidError
@@ -150,6 +149,8 @@ def read_options(spec: PluginSpec, schema: Mapping[str, Json]) -> dict[str, Json
 
 
 def _read(place: str, text: str, schema: dict[str, Json]) -> Json:
+    import jsonschema  # noqa: PLC0415  every `sage` command imports this module
+
     validator = jsonschema.Draft202012Validator(schema)
     candidates: list[Json] = [text]
     with suppress(msgspec.DecodeError, RecursionError):

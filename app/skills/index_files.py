@@ -343,7 +343,7 @@ class IndexUpkeep:
 def write_skills(directory: Path, members: Iterable[IndexedSkill], embedder: str | None) -> int:
     """Write them, from the one changed first to the one changed last, with the vectors of one embedder.
 
-    Takes about 700 bytes of memory for each, and disk space for another copy of the vectors. Returns their number.
+    Takes about 1.5 kB of memory for each, and disk space for another copy of the vectors. Returns their number.
     Raises OSError, and RuntimeError if FAISS cannot write.
     """
     ngrams, columns = NgramWriter(), _Columns()
