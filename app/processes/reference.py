@@ -38,6 +38,18 @@ _RUNS = """## Training run
 For `sage train --set NAME=VALUE`, and as `settings` of [`POST /v1/training-runs`](rest.md#training) and of the
 schedule. An unknown name or a value that does not fit is refused when the run is submitted.
 """
+_REST_HEAD = """# REST
+
+*Made from the OpenAPI document, which every server has at `/schema/openapi.json`; `/docs` shows the same, to try
+out.*
+
+Every request under `/v1` carries a key: `Authorization: Bearer sage_...`. Bodies are JSON. Errors are of the
+type [Problem](#problem), as `application/problem+json`; besides those that are named below, every request may be
+answered {common}. Two answers have another form: `/readyz` says with 503 what is not ready, as
+[Readiness](#readiness), and errors of chats are [OpenAI's](interfaces.md#what-comes-back). Long lists come in
+pages: send `next_cursor` as `cursor` for the next one.
+"""
+_METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def reference_pages(document: Json) -> dict[str, str]:
@@ -150,20 +162,6 @@ def _bounds(kind: types.IntType | types.FloatType) -> str:
     if low and kind.le is not None:
         return f", {low}{' up' if kind.gt is not None else ''} to {kind.le}"
     return f", {low}{'' if kind.gt is not None else ' or more'}" if low else ""
-
-
-_REST_HEAD = """# REST
-
-*Made from the OpenAPI document, which every server has at `/schema/openapi.json`; `/docs` shows the same, to try
-out.*
-
-Every request under `/v1` carries a key: `Authorization: Bearer sage_...`. Bodies are JSON. Errors are of the
-type [Problem](#problem), as `application/problem+json`; besides those that are named below, every request may be
-answered {common}. Two answers have another form: `/readyz` says with 503 what is not ready, as
-[Readiness](#readiness), and errors of chats are [OpenAI's](interfaces.md#what-comes-back). Long lists come in
-pages: send `next_cursor` as `cursor` for the next one.
-"""
-_METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def rest_page(document: Json) -> str:
