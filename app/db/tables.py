@@ -473,7 +473,7 @@ class Task(Entity, Leased):
     check_code: Mapped[str | None]  # Python that scores the finished task
     skill_run: Mapped[dict[str, Any] | None] = mapped_column(
         JSONB(none_as_null=True)
-    )  # `records.SkillRun`; NULL: the policy works on the instruction
+    )  # `values.SkillRun`; NULL: the policy works on the instruction
     idempotency_key: Mapped[str | None]
     request_digest: Mapped[str | None]  # of the submission, to distinguish a repetition from a conflict
     state: Mapped[TaskState] = mapped_column(default=TaskState.ACCEPTED)
@@ -512,7 +512,7 @@ class Task(Entity, Leased):
 
 
 class Trajectory(Entity):
-    """The trajectory of a task, as msgpack of `records.Trajectory`; columns repeat only what is queried."""
+    """The trajectory of a task, as msgpack of `values.Trajectory`; columns repeat only what is queried."""
 
     __tablename__ = "trajectories"
 
@@ -556,7 +556,7 @@ class TaskTurn(Base):
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True)
-    record: Mapped[bytes]  # msgpack of records.Turn, encrypted
+    record: Mapped[bytes]  # msgpack of values.Turn, encrypted
     ended: Mapped[bool] = mapped_column(default=False)  # the record also holds the observation
 
 
@@ -571,7 +571,7 @@ class TaskCall(Base):
     arguments: Mapped[dict[str, Any]]  # {} where they are encrypted
     sealed_arguments: Mapped[bytes | None]  # JSON, encrypted
     repeatable: Mapped[bool]  # safe to send again if the result was lost
-    record: Mapped[bytes | None]  # msgpack of records.Call, encrypted; NULL while the call is in flight
+    record: Mapped[bytes | None]  # msgpack of values.Call, encrypted; NULL while the call is in flight
 
 
 class TaskWords(Base):
@@ -763,7 +763,7 @@ class TaskSelection(Base):
     __tablename__ = "task_selections"
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    record: Mapped[dict[str, Any]]  # `records.Selection`
+    record: Mapped[dict[str, Any]]  # as `skills.selection` writes it
 
 
 class SkillReplay(Base):
@@ -877,7 +877,7 @@ class Release(Entity):
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     number: Mapped[int]
     state: Mapped[ReleaseState] = mapped_column(default=ReleaseState.CANDIDATE)
-    model: Mapped[str] = mapped_column(default="base")  # as in `records.Policy`
+    model: Mapped[str] = mapped_column(default="base")  # as in `values.Policy`
     hosted: Mapped[str | None] = column_property(  # the name of its hosted model
         select(HostedModel.name)
         .where(
@@ -1022,7 +1022,7 @@ class Shadow(Leased):
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
     same_changes: Mapped[bool | None]  # of a replay: whether it made the changes that the task made
-    record: Mapped[bytes | None]  # of a replay: its trajectory, as msgpack of `records.Trajectory`
+    record: Mapped[bytes | None]  # of a replay: its trajectory, as msgpack of `values.Trajectory`
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
@@ -1142,7 +1142,7 @@ class TrainingRun(Entity, Leased):
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     step: Mapped[int] = mapped_column(default=0)  # done so far
     steps: Mapped[int] = mapped_column(default=0)  # in total; 0: not known yet
-    part: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # records.RunPart, while it runs
+    part: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # values.RunPart, while it runs
     started_from: Mapped[str | None]  # "base" or an adapter's hash; NULL until it has read what it learns from
     learning_rate: Mapped[float | None]  # in force; NULL until then
     erased: Mapped[bool] = mapped_column(default=False, server_default=false())  # it read a task that is deleted
@@ -1179,7 +1179,7 @@ class Adapter(Base):
     hash: Mapped[str] = mapped_column(primary_key=True)
     base: Mapped[str]  # the model it was trained on
     rank: Mapped[int]
-    probe: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # records.Probe, by the trainer
+    probe: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # values.Probe, by the trainer
     run_id: Mapped[UUID | None] = mapped_column(ForeignKey("training_runs.id", ondelete="SET NULL"), index=True)
     project_id: Mapped[UUID | None]  # that made or added it, even once that is deleted; NULL: all may serve it
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

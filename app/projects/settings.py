@@ -7,7 +7,6 @@ and which kinds of tasks are held out of training.
 import base64
 import binascii
 import hashlib
-import hmac
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -185,23 +184,6 @@ def signing_key(secret: str, field: str = "webhook.secret") -> bytes:
     if not secret.startswith(_PREFIX) or len(key) not in _KEY_BYTES:
         raise InvalidError(f"settings: {field} is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
     return key
-
-
-def signed_headers(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers that prove where a message comes from, and when it was sent.
-
-    >>> key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    >>> message = b'{"test": 2432232314}'
-    >>> signed_headers(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, message)["webhook-signature"]
-    'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE='
-    """
-    signed = b".".join([message_id.encode(), str(timestamp).encode(), body])
-    signature = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": f"v1,{signature}",
-    }
 
 
 SecretName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]

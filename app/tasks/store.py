@@ -65,7 +65,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     reads_only: bool = False  # it fails where it wants to change something
     release_id: UUID | None = None
     pinned: bool = False  # to this release, or to the code of `skill_run`
-    skill_run: dict[str, Json] | None = None  # `records.SkillRun`
+    skill_run: dict[str, Json] | None = None  # `values.SkillRun`
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
