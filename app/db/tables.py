@@ -83,7 +83,7 @@ class Leased(Base):
 
 
 class Due(Leased):
-    """A message to a server of a project; see `due_queue.DueQueue`."""
+    """A message to a server of a project; see `lease.DueQueue`."""
 
     __abstract__ = True
 
@@ -215,7 +215,9 @@ class Api(Entity):
     digest: Mapped[str]
     secret: Mapped[str | None]  # a token that is not encrypted yet
     token: Mapped[str | None]  # encrypted
-    bind: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # see `apis.bound_parameters`
+    bind: Mapped[dict[str, Any]] = mapped_column(
+        default=dict, server_default="{}"
+    )  # see `arguments.bind_parameters`
     secrets_for: Mapped[str | None]  # the server that its secrets were given for; null: of any version of it
     token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides that server's
     presentation: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # `apis.presentation`
@@ -226,7 +228,7 @@ class Api(Entity):
     practice: Mapped[PracticeSource] = mapped_column(  # what its double is made of
         default=PracticeSource.DOCUMENT, server_default=PracticeSource.DOCUMENT
     )
-    comparison: Mapped[dict[str, Any] | None] = mapped_column(JSONB)  # `apis.Comparison`, the latest
+    comparison: Mapped[dict[str, Any] | None] = mapped_column(JSONB)  # `apis.store.Comparison`, the latest
 
     @property
     def has_token(self) -> bool:
@@ -275,7 +277,7 @@ class ApiTrial(Due):
         ForeignKey("releases.id", ondelete="SET NULL"), index=True
     )
     credentials: Mapped[str | None]  # the names of those that there were
-    questions: Mapped[list[Any]] = mapped_column(JSONB, default=list)  # `api_trials.Tried`: with turns, up to a MB
+    questions: Mapped[list[Any]] = mapped_column(JSONB, default=list)  # `trials.Tried`: with turns, up to a MB
     # PostgreSQL counts them at each write, so that no list of trials reads them
     correct: Mapped[int] = mapped_column(Computed(_CORRECT, persisted=True))
     asked: Mapped[int] = mapped_column(Computed("jsonb_array_length(questions)", persisted=True))
@@ -1261,7 +1263,7 @@ class RunnerProcess(Base):
     number: Mapped[int] = mapped_column(BigInteger, Identity())  # of all runners ever started
     host: Mapped[str]
     pid: Mapped[int]
-    pid_space: Mapped[str]  # where the pid is valid: `process_identity.pid_space`
+    pid_space: Mapped[str]  # where the pid is valid: `processes.pid_space`
     started_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     seen_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     in_flight: Mapped[int]

@@ -179,6 +179,7 @@ def _add_runners(registry: CollectorRegistry, live: Sequence[tables.RunnerProces
     for kind, name, about, column in _OF_RUNNERS:
         metric = kind(name, about, ["host", "pid"], registry=registry)
         for each in live:
-            metric.labels(each.host, each.pid).inc(getattr(each, column))
+            one = metric.labels(each.host, each.pid)  # two have the same, where a container was started anew
+            one.set(getattr(each, column)) if isinstance(one, Gauge) else one.inc(getattr(each, column))
     states = {"in_flight": sum(each.generating for each in live), "waiting": sum(each.waiting for each in live)}
     _add_states(registry, "sage_generations", "Generations requested from model servers", states)

@@ -145,7 +145,7 @@ _encode64, _decode64 = base64.b64encode, base64.b64decode
 
 
 class ArgumentEncoder(PlainCopy):
-    """A copy of arguments as JSON. Raises as `frames.plain` does."""
+    """A copy of arguments as JSON. Raises as `plain` does."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         self._enter(2, 1)

@@ -144,7 +144,7 @@ def of_api(
 
 
 def first_principal(rows: Sequence[tables.ApiCredential]) -> str:
-    """The first one, in the order of `api_credentials.of_api`, whose credentials can be sent; "" is all tasks."""
+    """The first one, in the order of `store.of_api`, whose credentials can be sent; "" is all tasks."""
     return next((row.principal for row in rows if row.authorized and row.value is not None), "")
 
 

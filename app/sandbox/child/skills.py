@@ -119,7 +119,7 @@ def _is_builtin_type(annotation: ast.expr) -> bool:
 
 
 class SkillRelay:
-    """Fulfils `stubs.Relay`: calls behave as if the skill ran here, but for arguments being copies."""
+    """Fulfils `Relay`: calls behave as if the skill ran here, but for arguments being copies."""
 
     def __init__(
         self, channel: HostChannel, cpu: CpuLimit, output: Output, apis: Apis, clock: Clock | None
