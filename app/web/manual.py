@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -295,11 +296,17 @@ def stylesheet() -> str:
 
 
 def manual_routes(generated: Callable[[Litestar], Mapping[str, str]]) -> list[Router | HTTPRouteHandler]:
-    """`generated` makes the Markdown of the pages that are not files, once, for the first request."""
+    """`generated` makes the Markdown of the pages that are not files: seconds, for the first request. Those that
+    come meanwhile wait for it."""
+    lock = Lock()
 
     @cache
-    def manual(app: Litestar) -> Manual:
+    def loaded(app: Litestar) -> Manual:
         return load_manual(generated(app))
+
+    def manual(app: Litestar) -> Manual:
+        with lock:
+            return loaded(app)
 
     @get(ROOT, include_in_schema=False, sync_to_thread=True)
     def show_index(request: Request[Any, Any, Any]) -> Response[str]:

@@ -1,6 +1,8 @@
 """The manual: served as it reads in the repository, complete, and without anything from elsewhere."""
 
+import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import cache
@@ -10,10 +12,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from litestar import Litestar
 
 from app.processes.api import create_app
 from app.processes.reference import reference_pages
-from app.web.manual import DIRECTORY, ManualPage, load_manual, render
+from app.web.manual import DIRECTORY, ManualPage, load_manual, manual_routes, render
 from app.web.routes import Dependencies
 from tests.support.api_app import asgi_client, problem
 from tests.support.every_row import every_row
@@ -93,6 +96,30 @@ async def test_every_page_is_served_and_every_link_of_it_leads_somewhere_here(cl
             assert served == "/docs" or (await client.get(served)).status_code == 200, f"{path}: {target}"
             if parts.fragment:
                 assert parts.fragment in pages[served].anchors, f"{path}: {target}"
+
+
+async def test_the_links_of_the_console_to_the_manual_lead_to_a_page_and_a_heading() -> None:
+    anchors = {each.path: {section.anchor for section in each.sections} for each in _pages()}
+    files = [*(REPOSITORY / "app").rglob("*.html"), *(REPOSITORY / "app").rglob("*.py")]
+    with every_row() as row:
+        for path in files:
+            for page, anchor in re.findall(r'"(/manual/\w+)(?:#([\w-]+))?"', path.read_text()):
+                with row(path.relative_to(REPOSITORY), page, anchor):
+                    assert page in anchors or page == "/manual/search"
+                    assert not anchor or anchor in anchors[page]
+
+
+async def test_visitors_who_come_at_once_wait_for_one_making_of_the_pages() -> None:
+    made = []
+
+    def generated(_: Litestar) -> dict[str, str]:
+        made.append(1)
+        time.sleep(0.05)  # for the others to come meanwhile
+        return {"settings": "# Settings", "rest": "# REST"}
+
+    async with asgi_client(Litestar(manual_routes(generated)), {}) as client:
+        await asyncio.gather(*(client.get("/manual") for _ in range(8)))
+    assert made == [1]
 
 
 async def test_pages_run_no_script_and_load_nothing_from_elsewhere(client: httpx.AsyncClient) -> None:
