@@ -59,6 +59,7 @@ from app.apis.routes import (
     renew_trial,
 )
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError
+from app.base.fields import AppName, Text
 from app.base.text import numbered
 from app.base.untrusted import JsonError, decode_json
 from app.db import tables
@@ -66,7 +67,6 @@ from app.db.tables import PracticeSource
 from app.engine.model_scope import ModelScope
 from app.tasks.submission import Principal
 from app.web.access import Db
-from app.web.fields import AppName, Text
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page
 from app.web.problem import AnyRequest

@@ -52,6 +52,7 @@ from app.apis.trial_questions import CallPlan, SampleCall
 from app.apis.trials import ShownTrial, Tried, TriedTurn
 from app.apis.values import recordable
 from app.base.errors import HostError, InvalidError
+from app.base.fields import Text, columns
 from app.base.secrets import SecretValues
 from app.base.values import Json, hosted_id
 from app.db import tables
@@ -66,7 +67,7 @@ from app.releases.tools import presentation_of
 from app.sandbox.protocol import RefusalError
 from app.tasks.submission import Principal
 from app.web.access import Access, Caller, Db
-from app.web.fields import ConsoleLinks, ProjectName, Text, columns
+from app.web.fields import ConsoleLinks, ProjectName
 from app.web.problem import CHANGE, READ, problems
 from app.web.routes import DocumentRequest
 

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import AppError, ConflictError, InvalidError
+from app.base.fields import Name
 from app.base.values import Json
 from app.db import tables
 from app.db.tables import AuditAction, DeliveryState
@@ -52,7 +53,6 @@ from app.runs.datasets import DatasetStore
 from app.web import formats
 from app.web.access import Db
 from app.web.charts import Column, ColumnChart, column_chart
-from app.web.fields import Name
 from app.web.formats import csv_file
 from app.web.forms import Form, entered_values, patch, read_form, readable, setting_groups
 from app.web.pages import Visit, Visitor, after_change, page, visit_project

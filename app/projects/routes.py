@@ -20,6 +20,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import read_api
 from app.apis.servers import refuse_production
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
+from app.base.fields import Name, Text, columns
 from app.base.values import Json
 from app.db import queries, tables
 from app.db.tables import AuditAction, DeliveryState
@@ -37,7 +38,7 @@ from app.runs.routes import delete_files
 from app.skills import store as skills
 from app.tasks import queue
 from app.web.access import Access, Caller, Db
-from app.web.fields import TIME, ConsoleLinks, Cursor, Limit, Name, ProjectName, Text, columns, in_utc
+from app.web.fields import TIME, ConsoleLinks, Cursor, Limit, ProjectName, in_utc
 from app.web.problem import CHANGE, READ, problems
 
 DAYS = 30

@@ -17,6 +17,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from app.apis.documents.reader import DocumentReader
 from app.base.errors import AdapterError, InvalidError, NotFoundError, public_text
+from app.base.fields import Name, Text, columns
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
@@ -33,7 +34,7 @@ from app.releases.trials_store import CanaryShare
 from app.releases.watch import NotCounted, ScenarioComparison, WatchAction, WatchBaseline, WatchStatus
 from app.tasks import shadows
 from app.web.access import Caller, Db
-from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
+from app.web.fields import ConsoleLinks, ProjectName
 from app.web.problem import problems
 
 _READ = problems(400, 401, 403, 404)

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, NotFoundError, StorageError
+from app.base.fields import MOST, columns
 from app.base.plugins import check_environment
 from app.base.run_settings import RunKind, RunSettings, check_runnable
 from app.base.values import Json, RunPart
@@ -33,7 +34,7 @@ from app.runs.experience import check_experience
 from app.runs.practice import check_practised_api, estimate
 from app.runs.schedule import ScheduleRequest, Serving, outlook
 from app.web.access import ANY_KEY, Access, Caller, Db
-from app.web.fields import MOST, ConsoleLinks, Cursor, LastEventId, Limit, ProjectName, columns, console_path
+from app.web.fields import ConsoleLinks, Cursor, LastEventId, Limit, ProjectName, console_path
 from app.web.problem import CHANGE, READ, AnyRequest, problems
 from app.web.routes import NotifyWorkers
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import SkillManifest
+from app.base.fields import columns
 from app.base.values import Offer
 from app.db import tables
 from app.db.tables import SkillState
@@ -18,7 +19,7 @@ from app.skills.admission import stored_manifest
 from app.skills.evidence import SkillEvidence
 from app.skills.folders import FolderRefusal, RefusedFolderError, SkillFolder
 from app.skills.offers import SkillStats
-from app.web.fields import ConsoleLinks, columns
+from app.web.fields import ConsoleLinks
 
 
 class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):

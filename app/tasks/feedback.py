@@ -21,6 +21,7 @@ from sqlalchemy import ColumnElement, Row, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError, NotFoundError
+from app.base.fields import columns
 from app.base.values import Json, ScoreSource
 from app.db import results, tables
 from app.db.queries import ago, in_array
@@ -34,7 +35,7 @@ from app.releases.trials_store import ReleaseTrial
 from app.skills import admission
 from app.tasks import store as tasks
 from app.web.access import Access, Caller, Db
-from app.web.fields import ConsoleLinks, Limit, ProjectName, columns, console_path
+from app.web.fields import ConsoleLinks, Limit, ProjectName, console_path
 from app.web.problem import CHANGE, READ
 
 _WINDOW = timedelta(days=30)

@@ -21,6 +21,7 @@ from app.apis.approvals.routes import DECISIONS, ApprovalView, DecisionRequest, 
 from app.apis.documents.reader import DocumentReader
 from app.apis.pages import read_callable
 from app.base.errors import AppError, InvalidError, NotFoundError
+from app.base.fields import MOST, Scenario, Score, columns
 from app.base.values import GOOD, Stop, Trajectory
 from app.db import results, tables
 from app.db.database import Sessions
@@ -41,7 +42,6 @@ from app.tasks.routes import search
 from app.tasks.submission import MAY_SERVE, Rerun, Submission, TaskRequest, repeat, submit_request
 from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
-from app.web.fields import MOST, Scenario, Score, columns
 from app.web.forms import Form, parse_form, read_form
 from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
 from app.web.problem import AnyRequest

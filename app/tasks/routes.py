@@ -18,6 +18,7 @@ from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
+from app.base.fields import columns
 from app.base.telemetry import TASKS_ERASED
 from app.base.values import Json, Stop, Trajectory
 from app.db import queries, runners, tables
@@ -42,7 +43,7 @@ from app.tasks.views import (
     view_task,
 )
 from app.web.access import Access, Caller, Db
-from app.web.fields import Cursor, Limit, ProjectName, Since, Until, columns, in_utc
+from app.web.fields import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.web.problem import CHANGE, READ, problems
 
 IdempotencyKey = Annotated[

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError
+from app.base.fields import MOST, Scenario, Text, columns
 from app.base.untrusted import syntax_tree
 from app.db import tables
 from app.db.tables import Exploration, ReleaseState
@@ -21,7 +22,6 @@ from app.projects.settings import Limits
 from app.releases import store as releases
 from app.tasks import store as tasks
 from app.web.access import Access
-from app.web.fields import MOST, Scenario, Text, columns
 
 MAY_SERVE = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
 """The states of releases that a task may be pinned to."""

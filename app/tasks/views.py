@@ -20,6 +20,7 @@ from app.apis import trials
 from app.apis.approvals import store as approvals
 from app.apis.credentials.credential import mask_call
 from app.base.errors import ConflictError, NotFoundError
+from app.base.fields import MOST, columns
 from app.base.values import (
     Call,
     CountedTokens,
@@ -47,7 +48,7 @@ from app.skills.search import SkillSelectionRecord
 from app.tasks import masking, queue, verification
 from app.tasks import store as tasks
 from app.web.access import Caller, Db
-from app.web.fields import MOST, ConsoleLinks, columns, console_path
+from app.web.fields import ConsoleLinks, console_path
 from app.web.problem import CHANGE, READ
 
 

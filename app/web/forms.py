@@ -104,7 +104,7 @@ def _read(message: str) -> tuple[str | None, str]:
 
 def readable(message: str, kind: type[Any], field: str) -> str:
     """
-    >>> from app.web.fields import Name; import msgspec
+    >>> from app.base.fields import Name; import msgspec
     >>> class Cup(msgspec.Struct):
     ...     name: Name
     >>> readable("Expected `int`, got `str`", Cup, "name")

@@ -12,13 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
 from app.apis.approvals.store import CallBefore
+from app.base.fields import columns
 from app.base.values import Json
 from app.db import tables
 from app.db.tables import ApprovalState
 from app.projects.authorization import project_filter, project_names
 from app.tasks import store as tasks
 from app.web.access import Caller, Db
-from app.web.fields import ConsoleLinks, Cursor, Limit, ProjectName, columns
+from app.web.fields import ConsoleLinks, Cursor, Limit, ProjectName
 from app.web.problem import CHANGE, READ
 
 DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}

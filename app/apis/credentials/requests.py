@@ -9,8 +9,8 @@ import msgspec
 from app.apis.credentials.credential import needed_fields
 from app.apis.credentials.schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
 from app.apis.credentials.store import STATIC_TOKEN
+from app.base.fields import columns
 from app.db import tables
-from app.web.fields import columns
 
 CredentialState = Literal["missing", "not_authorized", "insufficient_scope", "ready", "failing"]
 

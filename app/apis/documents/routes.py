@@ -31,6 +31,7 @@ from app.apis.naming import Naming, nearest
 from app.apis.presentation import AppView, OperationOverride, OperationTraits, OperationView
 from app.apis.servers import has_name, origin
 from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
+from app.base.fields import AppName, Text, columns
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
@@ -43,7 +44,7 @@ from app.releases.refresh import refresh_api
 from app.releases.tools import presentation_of
 from app.skills import repairs
 from app.web.access import Access, Caller, Db
-from app.web.fields import AppName, ProjectName, Text, columns
+from app.web.fields import ProjectName
 from app.web.problem import CHANGE, READ
 
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]

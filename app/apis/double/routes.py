@@ -15,6 +15,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import ApiReaders, read_request
 from app.apis.double.coverage import Coverage
 from app.apis.store import Comparison
+from app.base.fields import columns
 from app.db import tables
 from app.db.tables import PracticeSource
 from app.projects import store as projects
@@ -22,7 +23,7 @@ from app.projects.authorization import find_project
 from app.releases import manifest_store, tools
 from app.runs.practice import RealApi, read_real_api
 from app.web.access import Caller, Db
-from app.web.fields import ProjectName, columns
+from app.web.fields import ProjectName
 from app.web.problem import CHANGE, READ
 
 _SECONDS: Final = 25.0  # of calls; whoever waits for the answer also waits for the document to be read

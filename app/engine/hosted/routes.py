@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.servers import has_name, same_origin
 from app.base.errors import ConflictError, EngineError, InvalidError
+from app.base.fields import Name, Text, columns
 from app.db import tables
 from app.db.database import keys_of
 from app.db.tables import AuditAction
@@ -24,7 +25,7 @@ from app.releases import hosted_models
 from app.releases.hosted_models import HostedModels
 from app.tasks.experts import ExpertTasks, ExpertTasksRequest, do_again
 from app.web.access import Access, Caller, Db
-from app.web.fields import ConsoleLinks, Name, ProjectName, Text, columns
+from app.web.fields import ConsoleLinks, ProjectName
 from app.web.problem import CHANGE, READ, problems
 
 Url = Annotated[

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError
+from app.base.fields import MOST, Name, Scenario, columns
 from app.base.run_settings import MIN_KINDS, MIN_SCENARIOS
 from app.base.values import Json
 from app.db import tables
@@ -22,7 +23,7 @@ from app.releases.exams import store as exams
 from app.releases.exams.store import ExamSize, Ground, NewExamTask
 from app.tasks.submission import Check, Instruction, Variables, refuse_unparsable
 from app.web.access import Access, Caller, Db
-from app.web.fields import MOST, ConsoleLinks, Name, ProjectName, Scenario, columns, in_utc
+from app.web.fields import ConsoleLinks, ProjectName, in_utc
 from app.web.problem import problems
 
 _READ = problems(400, 401, 403, 404)

@@ -24,6 +24,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 
 from app.base.errors import InvalidError, UnauthorizedError
+from app.base.fields import Scenario, Text, columns
 from app.base.values import Json
 from app.db import results, tables
 from app.db.database import TRANSIENT, reading
@@ -36,7 +37,6 @@ from app.tasks.routes import list_tasks
 from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_request
 from app.tasks.views import TaskPage, TaskView, view_task
 from app.web.access import ANY_KEY, Access
-from app.web.fields import Scenario, Text, columns
 from app.web.problem import problem_for
 from app.web.routes import Dependencies
 
