@@ -65,7 +65,7 @@ from app.base.untrusted import JsonError, decode_json
 from app.db import tables
 from app.db.tables import PracticeSource
 from app.engine.model_scope import ModelScope
-from app.tasks.submission import Principal
+from app.tasks.requests import Principal
 from app.web.access import Db
 from app.web.forms import Form, read_form
 from app.web.pages import Visit, Visitor, after_change, page

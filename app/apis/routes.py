@@ -65,7 +65,7 @@ from app.releases import store as releases
 from app.releases.refresh import record_change
 from app.releases.tools import presentation_of
 from app.sandbox.protocol import RefusalError
-from app.tasks.submission import Principal
+from app.tasks.requests import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName
 from app.web.problem import CHANGE, READ, problems

@@ -49,8 +49,9 @@ from app.skills.requests import (
 )
 from app.skills.value import ComparedTask, compared_tasks
 from app.tasks import store as tasks
+from app.tasks.requests import Principal, Priority, Variables
 from app.tasks.routes import IdempotencyKey
-from app.tasks.submission import Principal, Priority, Variables, digest_about
+from app.tasks.submission import digest_about
 from app.tasks.views import Accepted
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc

@@ -331,8 +331,8 @@ class _Trial:
 
     def _task(self, instruction: str) -> tables.Task:
         """A task that no table has."""
-        about = msgspec.structs.asdict(NewTask(instruction=instruction))
-        return tables.Task(id=uuid4(), project_id=self.row.project_id, **about)
+        new = NewTask(instruction=instruction)
+        return tables.Task(id=uuid4(), project_id=self.row.project_id, **new.values())
 
     def _failed(self, read: Read, error: HostError) -> str:
         return f"its operation {read.operation} failed: {self._secrets.mask(error.message)[:500]}"

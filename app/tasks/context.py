@@ -24,6 +24,7 @@ from uuid import UUID
 import msgspec
 
 from app.apis.catalog import Catalog, Operation
+from app.base.fields import columns
 from app.base.values import Policy, Task, hosted_id
 from app.db import tables
 from app.db.tables import Exploration, ReleaseState
@@ -45,14 +46,7 @@ class TaskContext(msgspec.Struct, frozen=True):
 
 def task_of(row: tables.Task, project: str) -> Task:
     """The task as a rollout gets it."""
-    return Task(
-        id=row.id,
-        instruction=row.instruction,
-        project=project,
-        scenario=row.scenario,
-        variables=row.variables,
-        conversation=row.conversation,
-    )
+    return Task(project=project, **columns(row, Task, "project"))
 
 
 def is_chosen(task_id: UUID, percent: float) -> bool:

@@ -38,8 +38,9 @@ from app.tasks import feedback, turns
 from app.tasks import store as tasks
 from app.tasks.events import Timeline, fold
 from app.tasks.feedback import FeedbackRequest, FeedbackView, give_feedback, wanted_feedback
+from app.tasks.requests import Rerun, Submission, TaskRequest
 from app.tasks.routes import search
-from app.tasks.submission import MAY_SERVE, Rerun, Submission, TaskRequest, repeat, submit_request
+from app.tasks.submission import MAY_SERVE, repeat, submit_request
 from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
 from app.web.forms import Form, parse_form, read_form

@@ -29,8 +29,9 @@ from app.projects.authorization import find_project, project_filter, project_nam
 from app.projects.settings import Limits
 from app.tasks import retention, verification
 from app.tasks import store as tasks
+from app.tasks.requests import Rerun, Submission
 from app.tasks.retention import Erasure
-from app.tasks.submission import Rerun, Submission, repeat, submit_request
+from app.tasks.submission import repeat, submit_request
 from app.tasks.verification import LEAST_TASKS, Agreement
 from app.tasks.views import (
     Accepted,

@@ -5,6 +5,7 @@ by batch, cancelled, and taken up again once a call in doubt is settled. Runners
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -28,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.base.errors import ConflictError, NotFoundError
+from app.base.fields import columns
 from app.base.values import Call, Json, ScoreSource, Stop
 from app.db import results, tables
 from app.db.database import Sessions, reading
@@ -37,6 +39,7 @@ from app.db.tables import AuditAction, Exploration, TaskState
 from app.projects import audit, usage
 from app.projects.settings import Limits
 from app.tasks import calls, masking, queue, turns
+from app.tasks.requests import TaskRequest
 
 _WORDS: ColumnElement[str] = literal_column("'simple'", REGCONFIG)  # as they are written, in any language
 _CONFLICT = 0.5  # between two scores of a task
@@ -45,19 +48,13 @@ _BATCH = 200  # that are read by one query
 _task, _event = tables.Task, tables.TaskEvent
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission. The same idempotency key means the same task; the digest detects a different one."""
+class NewTask(TaskRequest, frozen=True, kw_only=True):
+    """A request, whose project is found, and what the server adds to it.
 
-    instruction: str
-    conversation: str = ""
+    The same idempotency key means the same task; the digest detects a different one.
+    """
+
     key_id: UUID | None = None  # that submits it
-    principal: str = ""
-    priority: int = 0
-    scenario: str | None = None
-    variables: dict[str, str] = {}
-    use_skills: bool = True
-    exploration: Exploration | None = None
-    check_code: str | None = None
     idempotency_key: str | None = None
     request_digest: str | None = None
     rerun_of: UUID | None = None
@@ -66,6 +63,13 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     release_id: UUID | None = None
     pinned: bool = False  # to this release, or to the code of `skill_run`
     skill_run: dict[str, Json] | None = None  # `values.SkillRun`
+
+    def values(self) -> dict[str, Any]:
+        """The columns of its row."""
+        return {
+            "exploration": None if self.explore else Exploration.NO,
+            **columns(self, NewTask, "project", "explore"),
+        }
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +116,7 @@ async def submit_all(
             "id": uuid4(),
             "project_id": project_id,
             "created_at": func.clock_timestamp() + timedelta(microseconds=place),  # distinct, to keep the order
-            **msgspec.structs.asdict(new),
+            **new.values(),
         }
         for place, (project_id, new) in enumerate(batch)
     ]

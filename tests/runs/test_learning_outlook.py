@@ -39,7 +39,8 @@ async def outlook_of(
         await projects.change_settings(session, owner.id, project)
         for (source, exploration), count in (scored or {}).items():
             for _ in range(count):
-                await tasks.submit(session, owner.id, tasks.NewTask(instruction="x", exploration=exploration))
+                task = await tasks.submit(session, owner.id, tasks.NewTask(instruction="x"))
+                task.exploration = exploration
             ended = {"finished_at": datetime.now(UTC) - timedelta(days=days_ago), "score": 1.0}
             open_tasks = update(tables.Task).where(tables.Task.project_id == owner.id, tables.Task.score.is_(None))
             await session.execute(open_tasks.values(**ended, score_source=source))

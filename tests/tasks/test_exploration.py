@@ -89,7 +89,7 @@ async def test_an_exploring_task_that_only_reads_is_sampled_at_1_and_others_are_
         found = {}
         sent: dict[str, dict[str, Any]] = {
             "exploring": {},
-            "unwilling": {"exploration": Exploration.NO},
+            "unwilling": {"explore": False},
             "pinned": {"pinned": True},
         }
         for name, more in sent.items():
@@ -136,8 +136,8 @@ async def test_the_shadow_of_a_task_is_sampled_as_the_task_was(project: LedgerPr
     """Else a release that is tried greedily on tasks that explored would look better than it is."""
     await configure(project, explore_percent=100)
     async with greedy_runner(project, ScriptedEngine(project.tokenizer, script=reading)):
-        for exploration in (None, Exploration.NO):
-            await project.ended(await project.submit(exploration=exploration))
+        for explore in (True, False):
+            await project.ended(await project.submit(explore=explore))
     release = await propose(project)
     assert await ask(project, release) == 2
     engine = ScriptedEngine(project.tokenizer, script=reading)

@@ -50,15 +50,15 @@ async def test_every_way_to_submit_a_task_can_keep_it_from_exploring(
 
 async def test_a_task_says_whether_it_explored(demo: ApprovingProject, shell: SageCommand) -> None:
     project, found = demo.project, {}
-    for name, script, percent, kept in (
-        ("reads", reading, 100, None),
-        ("stopped", writing, 100, None),
-        ("no", reading, 100, Exploration.NO),
-        ("null", reading, 0, None),
+    for name, script, percent, explore in (
+        ("reads", reading, 100, True),
+        ("stopped", writing, 100, True),
+        ("no", reading, 100, False),
+        ("null", reading, 0, True),
     ):
         await configure(project, explore_percent=percent)
         async with greedy_runner(project, ScriptedEngine(project.tokenizer, script=script)):
-            task_id = (await project.ended(await project.submit(exploration=kept))).id
+            task_id = (await project.ended(await project.submit(explore=explore))).id
         rest = (await demo.api.client.get(f"/v1/tasks/{task_id}")).json()["exploration"]
         assert json.dumps(rest).strip('"') == name
         shown = await shell.run("tasks", str(task_id), COLUMNS="200")

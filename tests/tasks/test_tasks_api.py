@@ -12,7 +12,7 @@ from app.db.database import Sessions
 from app.db.tables import Exploration
 from app.tasks import queue
 from app.tasks import store as tasks
-from app.tasks.submission import Submission
+from app.tasks.requests import Submission
 from tests.support.api_app import ApiApp, problem
 from tests.support.every_row import every_row
 

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from app.tasks.submission import Submission, TaskRequest, refuse_unparsable
+from app.tasks.requests import Submission, TaskRequest
+from app.tasks.submission import refuse_unparsable
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.worlds.office.scenarios import templates_of
 

@@ -40,7 +40,7 @@ from app.db.database import Sessions
 from app.db.tables import AuditAction
 from app.projects import audit
 from app.projects.authorization import find_project
-from app.tasks.submission import Principal
+from app.tasks.requests import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName
 from app.web.problem import CHANGE, READ

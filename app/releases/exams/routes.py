@@ -21,7 +21,8 @@ from app.projects.authorization import find_project, project_filter, project_nam
 from app.projects.settings import OWN_WORK
 from app.releases.exams import store as exams
 from app.releases.exams.store import ExamSize, Ground, NewExamTask
-from app.tasks.submission import Check, Instruction, Variables, refuse_unparsable
+from app.tasks.requests import Check, Instruction, Variables
+from app.tasks.submission import refuse_unparsable
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName, in_utc
 from app.web.problem import problems

@@ -16,7 +16,7 @@ from app.base.errors import AppError, InvalidError
 from app.base.values import LIMITS, Json, Stop
 from app.db import tables
 from app.db.tables import TaskState
-from app.tasks.submission import Submission
+from app.tasks.requests import TaskRequest
 from app.web.problem import COMMON_PROBLEMS, HANDLERS, Problem
 
 TASK_HEADER: Final = "X-Task-Id"
@@ -174,7 +174,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     def includes_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def submission(self) -> Submission:
+    def task(self) -> TaskRequest:
         """Raises UnsupportedError for what the agent cannot do, and for texts that no task may have."""
         for param, reason in _unsupported(self):
             raise UnsupportedError(f"{param}: {reason}", param)
@@ -187,7 +187,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
             "scenario": (self.metadata or {}).get("scenario"),
         }
         try:
-            return msgspec.convert(fields, Submission)
+            return msgspec.convert(fields, TaskRequest)
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at `$.")
             param = _PARAMS.get(place.rstrip("`"), "messages")

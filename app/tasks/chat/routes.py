@@ -273,7 +273,7 @@ class ChatController(Controller):
         `nothing_done`, `in_doubt`, `cancelled`, `crashed`, `waiting_for_approval` or `not_ended`. A client that
         hangs up cancels its task, unless the request had an `Idempotency-Key`.
         """
-        [task] = await submit_request(session, access, data.submission(), idempotency_key, limits)
+        [task] = await submit_request(session, access, data.task(), idempotency_key, limits)
         if idempotency_key is None:
             request.state[TASK_STATE] = task.id  # now: an error may hide that the commit has succeeded
         await session.commit()

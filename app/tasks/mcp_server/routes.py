@@ -33,8 +33,9 @@ from app.skills.requests import SkillMatch
 from app.skills.routes import SkillRunRequest, run_skill, search_skills
 from app.tasks import store as tasks
 from app.tasks.events import TaskReader
+from app.tasks.requests import Instruction, Principal, TaskRequest
 from app.tasks.routes import list_tasks
-from app.tasks.submission import Instruction, Principal, Submission, TaskRequest, submit_request
+from app.tasks.submission import submit_request
 from app.tasks.views import TaskPage, TaskView, view_task
 from app.web.access import ANY_KEY, Access
 from app.web.problem import problem_for
@@ -201,9 +202,9 @@ async def submit_task(call: ToolCall, given: SubmitArguments) -> TaskView:
     get_task. `state` is accepted, running, waiting (a person has to approve an API call), done, failed or
     cancelled.
     """
-    submission = Submission(**columns(given, TaskRequest))
+    request = TaskRequest(**columns(given, TaskRequest))
     async with call.parts.sessions() as session:
-        [task] = await submit_request(session, call.access, submission, given.idempotency_key, call.parts.limits)
+        [task] = await submit_request(session, call.access, request, given.idempotency_key, call.parts.limits)
         await session.commit()
     return await followed(call, task.id, given.wait_seconds, after=0)
 
