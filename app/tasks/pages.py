@@ -21,7 +21,7 @@ from app.apis.approvals.routes import DECISIONS, ApprovalView, DecisionRequest, 
 from app.apis.documents.reader import DocumentReader
 from app.apis.pages import read_callable
 from app.base.errors import AppError, InvalidError, NotFoundError
-from app.base.fields import MOST, Scenario, Score, columns
+from app.base.fields import MOST, Scenario, Score
 from app.base.values import GOOD, Stop, Trajectory
 from app.db import results, tables
 from app.db.database import Sessions
@@ -38,10 +38,10 @@ from app.tasks import feedback, turns
 from app.tasks import store as tasks
 from app.tasks.events import Timeline, fold
 from app.tasks.feedback import FeedbackRequest, FeedbackView, give_feedback, wanted_feedback
-from app.tasks.requests import Rerun, Submission, TaskRequest
+from app.tasks.requests import Rerun, TaskRequest
 from app.tasks.routes import search
 from app.tasks.submission import MAY_SERVE, repeat, submit_request
-from app.tasks.views import ask_replay, prompts_of, skills_of, view_replay, view_task
+from app.tasks.views import ReplayRequest, ask_replay, prompts_of, skills_of, view_replay, view_task
 from app.web.access import Db
 from app.web.forms import Form, parse_form, read_form
 from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
@@ -55,7 +55,6 @@ _MOST_EVENTS = 20_000
 _MOST_WANTED = 30  # tasks that want feedback
 _CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
 
-_Number = Annotated[int, msgspec.Meta(ge=1, le=MOST)]  # of a release
 _Comment = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None
 After = Annotated[int, QueryParameter(ge=0)]
 LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
@@ -70,17 +69,9 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     score: Literal["good", "bad"] | None = None
     scenario: Scenario | None = None
     skill: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] | None = None
-    release: _Number | None = None
+    release: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
     since: date | None = None
     until: date | None = None
-
-
-class NewTaskFields(TaskRequest, frozen=True, kw_only=True):
-    """The form of a new task, with a variable on each line."""
-
-    variables: Annotated[str, msgspec.Meta(max_length=100_000, pattern=r"^[^\x00]*$")] = ""  # type: ignore[assignment]
-    without_skills: bool = False
-    without_exploring: bool = False
 
 
 class ScoreFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,17 +85,9 @@ class FeedbackFields(ScoreFields, frozen=True, kw_only=True):
     turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
 
 
-class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
-    release: _Number | None = None
-
-
 class SettleFields(msgspec.Struct, frozen=True, kw_only=True):
     call: Literal["arrived", "lost"]
     result: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
-
-
-class ReplayFields(msgspec.Struct, frozen=True):
-    release: _Number
 
 
 class TaskPages(Controller):
@@ -140,7 +123,7 @@ class TaskPages(Controller):
     async def ask(
         self, visit: Visitor, session: Db, document_reader: NamedDependency[DocumentReader]
     ) -> Response[str]:
-        return await _new_page(visit, session, document_reader, Form[NewTaskFields]())
+        return await _new_page(visit, session, document_reader, Form[TaskRequest]())
 
     @post()
     async def submit(
@@ -151,19 +134,12 @@ class TaskPages(Controller):
         limits: NamedDependency[Limits],
         document_reader: NamedDependency[DocumentReader],
     ) -> Response[Any]:
-        form = await read_form(request, NewTaskFields)
+        form = await read_form(request, TaskRequest)
         if form.value is None:
             return await _new_page(visit, session, document_reader, form)
         try:
-            entered = form.value
-            submission = Submission(
-                project=visit.project.name,
-                variables=_variables(entered.variables),
-                use_skills=not entered.without_skills,
-                explore=not entered.without_exploring,
-                **columns(entered, TaskRequest, "project", "variables", "use_skills", "explore"),
-            )
-            [row] = await submit_request(session, visit.access, submission, None, limits)
+            task = msgspec.structs.replace(form.value, project=visit.project.name)
+            [row] = await submit_request(session, visit.access, task, None, limits)
         except AppError as error:
             return await _new_page(visit, session, document_reader, form.refused(error))
         await session.commit()
@@ -221,7 +197,7 @@ async def _scenarios(session: AsyncSession, visit: Visit) -> list[str]:
 
 
 async def _new_page(
-    visit: Visit, session: AsyncSession, reader: DocumentReader, form: Form[NewTaskFields]
+    visit: Visit, session: AsyncSession, reader: DocumentReader, form: Form[TaskRequest]
 ) -> Response[str]:
     return page(
         visit,
@@ -231,18 +207,6 @@ async def _new_page(
         apis=await read_callable(session, visit.project, reader),
         scenarios=await _scenarios(session, visit),
     )
-
-
-def _variables(text: str) -> dict[str, str]:
-    """
-    >>> _variables("world = 7\\n\\ntenant=a=b")
-    {'world': '7', 'tenant': 'a=b'}
-    """
-    lines = [line.partition("=") for line in text.splitlines() if line.strip()]
-    for name, equals, _ in lines:
-        if not equals or not name.strip():
-            raise InvalidError("variables: write one on each line, as name = value")
-    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 class TaskDetailPage(Controller):
@@ -428,11 +392,10 @@ class TaskChanges(Controller):
         session: Db,
         limits: NamedDependency[Limits],
     ) -> Response[Any]:
-        number = (await read_form(request, RerunFields)).given().release
-        changes = Rerun() if number is None else Rerun(release=number)
+        changes = (await read_form(request, Rerun)).given()
         again = await repeat(session, visit.access, task_id, changes, None, limits)
         await session.commit()
-        by = f" Release {number} will do it." if number else ""
+        by = f" Release {changes.release} will do it." if changes.release else ""
         return after_change(f"/console/tasks/{again.id}", f"The task is queued again, as this new one.{by}")
 
     @post("/tasks/{task_id:uuid}/cancel")
@@ -482,7 +445,7 @@ class ReplayPages(Controller):
         self, request: AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
     ) -> Response[Any]:
         task = await tasks.get(session, task_id, visit.access.project_id)
-        form = await read_form(request, ReplayFields)
+        form = await read_form(request, ReplayRequest)
         if form.value is None:
             raise InvalidError("release: choose the number of a release")
         release, _ = await ask_replay(session, task, form.value.release)

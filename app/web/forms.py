@@ -29,6 +29,7 @@ _WORDS = (
     (re.compile(r"expected `(?:int|float)` <= ([\d.e+-]+)"), r"must be at most \1"),
     (re.compile(r"expected `str` of length >= (\d+)"), r"needs at least \1 characters"),
     (re.compile(r"expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
+    (re.compile(r"expected `object` of length <= (\d+)"), r"may have at most \1 lines"),
     (re.compile(r"invalid enum value"), "choose one of the list"),
 )
 _PATTERN = "matching regex"
@@ -72,25 +73,39 @@ async def read_form(request: Request[Any, Any, Any], kind: type[T]) -> Form[T]:
 
 
 def parse_form(values: Mapping[str, str], kind: type[T]) -> Form[T]:
-    """
+    """The text of a mapping has an entry on each line, as name = value.
+
     >>> class Cup(msgspec.Struct):
     ...     size: int
     ...     tea: str = "green"
-    >>> parse_form({"size": "3", "tea": " "}, Cup).value
-    Cup(size=3, tea='green')
+    ...     labels: dict[str, str] = {}
+    >>> parse_form({"size": "3", "tea": " ", "labels": "from = Uji\\n\\nsum=a=b"}, Cup).value
+    Cup(size=3, tea='green', labels={'from': 'Uji', 'sum': 'a=b'})
     >>> parse_form({"size": "big"}, Cup).errors, parse_form({"tea": "black"}, Cup).errors
     ({'size': 'enter a whole number'}, {'size': 'must be filled in'})
     """
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+    known = {field.encode_name: field for field in _fields(kind)}  # type: ignore[arg-type]
     values = {name: value.replace("\r\n", "\n") for name, value in values.items() if name in known}
-    given = {name: value for name, value in values.items() if value.strip()}
     try:
+        given = {name: _entered(known[name], value) for name, value in values.items() if value.strip()}
         return Form(values=values, value=msgspec.convert(given, kind, strict=False))
+    except InvalidError as error:
+        return Form[T](values=values).refused(error)
     except msgspec.ValidationError as error:
         field, what = _read(str(error))
         if field is None:
             return Form(values=values, error=what, status=400)
         return Form(values={field: "", **values}, errors={field: readable(what, kind, field)}, status=400)
+
+
+def _entered(field: types.Field, text: str) -> str | dict[str, str]:
+    """Raises InvalidError."""
+    if not isinstance(_plain_type(field.type)[0], types.DictType):
+        return text
+    lines = [line.partition("=") for line in text.splitlines() if line.strip()]
+    if not all(equals and name.strip() for name, equals, _ in lines):
+        raise InvalidError(f"{field.encode_name}: write one on each line, as name = value")
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _read(message: str) -> tuple[str | None, str]:

@@ -32,7 +32,7 @@ async def test_every_way_to_submit_a_task_can_keep_it_from_exploring(
 
     found = {}
     for name, flag, argument, field in (
-        ("kept", "--no-explore", False, {"without_exploring": "true"}),
+        ("kept", "--no-explore", False, {"explore": "false"}),
         ("not", "--explore", True, {}),
     ):
         ran = await shell.run("run", "look it up", "--no-follow", flag)
@@ -45,7 +45,7 @@ async def test_every_way_to_submit_a_task_can_keep_it_from_exploring(
         found["console", name] = await newest()
     ways = ("run", "MCP", "console")
     assert found == {(way, "kept"): Exploration.NO for way in ways} | {(way, "not"): None for way in ways}
-    assert 'name="without_exploring"' in await read_page(demo.api, "/console/tasks/new", "tasks")
+    assert 'name="explore" value="false"' in await read_page(demo.api, "/console/tasks/new", "tasks")
 
 
 async def test_a_task_says_whether_it_explored(demo: ApprovingProject, shell: SageCommand) -> None:

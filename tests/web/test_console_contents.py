@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,9 +15,10 @@ from app.db.tables import SkillState
 from app.releases import canary
 from app.releases import store as releases
 from app.skills import store as skills
+from app.tasks.requests import TaskRequest
 from tests.support.api_app import ApiApp, open_api_app
 from tests.support.canary_project import Project, begin
-from tests.support.console_pages import read_page
+from tests.support.console_pages import post_form, read_page
 from tests.support.rows import new_skill, task_row
 
 _DOCUMENT = {
@@ -80,6 +82,47 @@ async def test_the_form_of_a_task_shows_what_it_can_call(api: ApiApp) -> None:
     assert "11 more" in shown
     assert "state missing" in shown
     assert 'placeholder="place = north"' in shown
+
+
+async def test_the_form_of_a_task_has_what_rest_takes_and_it_is_taken(api: ApiApp) -> None:
+    entered = {
+        "instruction": "break a cup",
+        "conversation": "user: which one?",
+        "scenario": "break cups",
+        "principal": "iris",
+        "priority": "7",
+        "variables": "place = south\n\nkind=a=b",
+        "check": "score = 1.0",
+        "use_skills": "false",
+        "explore": "false",
+    }
+    shown = await read_page(api, "/console/tasks/new", "tasks")
+    fields = {field.encode_name for field in msgspec.structs.fields(TaskRequest)} - {"project"}
+    assert fields == entered.keys()
+    assert [name for name in fields if f' name="{name}"' not in shown] == []
+    wrong = {**entered, "priority": "many", "variables": "place"}
+    refused = await post_form(api, "/console/tasks", wrong, "tasks", status=400)
+    assert "write one on each line, as name = value" in refused
+    assert ">user: which one?</textarea>" in refused
+    await post_form(api, "/console/tasks", entered, "tasks")
+    [task] = (await api.client.get("/v1/tasks")).json()["tasks"]
+    stored = (await api.client.get(f"/v1/tasks/{task['id']}")).json()
+    assert {name: stored[name] for name in fields - {"explore"}} == {
+        **{name: text for name, text in entered.items() if name != "explore"},
+        "priority": 7,
+        "variables": {"place": "south", "kind": "a=b"},
+        "use_skills": False,
+    }
+    assert stored["exploration"] == "no"
+
+
+async def test_a_task_is_run_again_with_what_is_entered(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        task = await task_row(session, api.demo.id, "break a cup")
+    again = {"instruction": "break two cups", "release": ""}
+    await post_form(api, f"/console/tasks/{task.id}/rerun", again, "tasks")
+    found = (await api.client.get(f"/v1/tasks?rerun_of={task.id}")).json()["tasks"]
+    assert [each["instruction"] for each in found] == ["break two cups"]
 
 
 async def test_the_race_of_a_canary_is_kept_after_its_end(api: ApiApp) -> None:
