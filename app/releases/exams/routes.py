@@ -41,7 +41,7 @@ class ExamTaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Tasks with the same `scenario` differ only in details, and are examined one after the other."""
 
     instruction: Instruction
-    check: Check
+    check_code: Check = msgspec.field(name="check")
     scenario: Scenario | None = None
     variables: Variables = {}
 
@@ -82,7 +82,7 @@ class ExamRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.name == OWN_WORK:
             raise InvalidError(f"{OWN_WORK!r} is the exam of the setting holdout_percent: choose another name")
         if self.tasks is not UNSET:
-            await refuse_unparsable(task.check for task in self.tasks)
+            await refuse_unparsable(task.check_code for task in self.tasks)
 
     async def read(self, session: AsyncSession, project_id: UUID) -> tuple[ExamSource, list[NewExamTask]]:
         """Of a valid request. Raises InvalidError if it selects no task."""
@@ -92,15 +92,7 @@ class ExamRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise InvalidError("from_log: no scored task of this project is among these")
             return ExamSource.LOG, chosen
         assert self.tasks is not UNSET  # one of the two
-        return ExamSource.SUBMITTED, [
-            NewExamTask(
-                instruction=each.instruction,
-                scenario=each.scenario,
-                variables=each.variables,
-                check_code=each.check,
-            )
-            for each in self.tasks
-        ]
+        return ExamSource.SUBMITTED, [NewExamTask(**columns(each, ExamTaskRequest)) for each in self.tasks]
 
 
 class ExamView(msgspec.Struct, frozen=True, kw_only=True):
