@@ -9,7 +9,7 @@ import msgspec
 
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.model_server.blocks import Ids, start_key
+from app.model_server.kv_cache import Ids, start_key
 
 _NGRAM = 3  # tokens that have to agree with an earlier place
 _MAX_DRAFT = 15  # tokens

@@ -16,10 +16,18 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from torch import Tensor
 
-from app.model_server.blocks import MIN_PREFIX, BlockPool, PrefixCache, as_ids, common_prefix
 from app.model_server.decoder import Decoder
 from app.model_server.generation import Generation, LookupDrafter, draft_lengths
-from app.model_server.kv_cache import BLOCK, SINK, PagedCache
+from app.model_server.kv_cache import (
+    BLOCK,
+    MIN_PREFIX,
+    SINK,
+    BlockPool,
+    PagedCache,
+    PrefixCache,
+    as_ids,
+    common_prefix,
+)
 from app.model_server.lora import AdapterSet, LoraDelta
 
 _LABELS = {"model_name": "base"}

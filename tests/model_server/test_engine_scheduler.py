@@ -12,9 +12,9 @@ import torch
 
 from app.base.errors import ModelError
 from app.engine.protocol import Sampling
-from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.generation import Generation, GenerationChunk
+from app.model_server.kv_cache import as_ids
 from app.model_server.lora import AdapterSet
 from app.model_server.scheduler import EngineMetrics, Scheduler
 from tests.support.tiny_adapter import make_adapter, reference

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from app.engine.protocol import Sampling
-from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, Tables
 from app.model_server.generation import Generation, GenerationChunk
+from app.model_server.kv_cache import as_ids
 from app.model_server.scheduler import Scheduler
 from tests.model_server.test_engine_scheduler import begin, scheduling
 from tests.support.tiny_adapter import make_adapter, reference

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.model_server.blocks import Ids, PrefixCache, as_ids
+from app.model_server.kv_cache import Ids, PrefixCache, as_ids
 
 SHARED = list(range(100, 120))
 

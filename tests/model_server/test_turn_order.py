@@ -9,9 +9,9 @@ import torch
 
 from app.engine.protocol import Sampling
 from app.model_server import scheduler
-from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.generation import Generation, GenerationChunk
+from app.model_server.kv_cache import as_ids
 from app.model_server.lora import AdapterSet
 from app.model_server.scheduler import EngineMetrics, Scheduler
 from tests.support.tiny_model import make_model_dir
