@@ -13,9 +13,8 @@ from app.engine.adapter_files import WEIGHTS
 from tests.support.task_results import result
 from trainer.environment import open_environment
 from trainer.rollouts.episode import open_stack
-from trainer.worlds.chart import draw
 from trainer.worlds.commands import reproduce
-from trainer.worlds.provenance import provenance, record_commit, source_commit
+from trainer.worlds.report import draw_curves, provenance, record_commit, source_commit
 from trainer.worlds.reproduce import run
 from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
 from trainer.worlds.reproduce.plan import (
@@ -221,7 +220,7 @@ def test_rows_with_nothing_or_everything_solved_have_an_interval_with_a_width(tm
 
 def test_the_chart_draws_every_condition_inside_its_frame() -> None:
     curves = {"one": [[(4, 10.0), (8, 80.0)], [(4, 30.0), (8, 60.0)]], "two": [[(4, 0.0)]]}
-    figure = ElementTree.fromstring(draw(curves, ylabel="SGC"))
+    figure = ElementTree.fromstring(draw_curves(curves, ylabel="SGC"))
     lines = [each for each in figure.iter() if each.tag.endswith("polyline")]
     assert len(lines) == 2
     first = [tuple(map(float, point.split(","))) for point in lines[0].attrib["points"].split()]

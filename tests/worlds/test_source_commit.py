@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from trainer.worlds.provenance import UNKNOWN, source_commit
+from trainer.worlds.report import UNKNOWN, source_commit
 
 
 def git(root: Path, *arguments: str) -> str:

@@ -29,10 +29,9 @@ from app.client.options import server_options
 from app.client.server import SageClient
 from app.engine.adapter_files import content_hash
 from trainer.evaluation.metrics import metrics_table
-from trainer.worlds.chart import draw
 from trainer.worlds.demo import make_token, read_token
-from trainer.worlds.provenance import machine, provenance, record_commit, source_commit
 from trainer.worlds.recipes import AdapterRecipe, Recipe, with_settings
+from trainer.worlds.report import draw_curves, machine, provenance, record_commit, source_commit
 from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, Trial, conflicting_values, repeated_trials
 from trainer.worlds.simulate_live.simulation import (
     Day,
@@ -363,7 +362,7 @@ def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
     trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeated_trials(whole, lrs)]
     curves = findings.curves(work, trials)
     drawn = {findings.LABELS[name].strip("*"): curves[name] for name in _CURVES if name in curves}
-    chart = draw(drawn, ylabel="SGC on the validation templates, %") if drawn else None
+    chart = draw_curves(drawn, ylabel="SGC on the validation templates, %") if drawn else None
     _write(
         out,
         "reproduce" if plan.model == SEED else f"reproduce_{Path(plan.model).name}",
@@ -469,5 +468,5 @@ def _write_simulated(runs: list[SimulationState], out: Path) -> None:
         "arms": msgspec.to_builtins(found),
         "success_by_day": success_by_day(runs),
     }
-    chart = draw(curves(runs), ylabel="tasks solved, %, 5 days", xlabel="day")
+    chart = draw_curves(curves(runs), ylabel="tasks solved, %, 5 days", xlabel="day")
     _write(out, "simulate_live", content, as_markdown(found), chart)

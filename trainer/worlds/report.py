@@ -1,16 +1,77 @@
-"""Learning curves as SVG: a line per condition over the range of its seeds. Pure."""
+"""What a report of an experiment has beside its tables: the machine and the commits that its results come from,
+and learning curves as SVG, a line per condition over the range of its seeds.
+"""
 
+import platform
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
+
+from app.base.files import write_atomically
 
 Curve = Sequence[tuple[int, float]]  # step, percent
 
+UNKNOWN = "unknown"
+_ROOT = Path(__file__).resolve().parents[2]
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 360, 48, 16, 168, 40
 _COLOURS = ("#0b6e4f", "#c1121f", "#1d4e89", "#b8860b", "#6a4c93", "#444444")
 _STYLE = "font-family='sans-serif' font-size='12' fill='#222222'"
 
 
-def draw(curves: Mapping[str, Sequence[Curve]], *, ylabel: str, xlabel: str = "optimizer step") -> str:
+def source_commit(root: Path = _ROOT) -> str:
+    """The full hash, with "-dirty" for a tree that was changed; "unknown" for an installed package."""
+    if not (root / ".git").exists():  # the repository around a virtual environment would be another one
+        return UNKNOWN
+    head = _git(root, "rev-parse", "HEAD")
+    if head is None:
+        return UNKNOWN
+    return f"{head}-dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
+
+
+def machine() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = f"{len(names)} x {names[0]}" if names else platform.processor()
+    return f"{processor}, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def record_commit(work: Path, commit: str) -> None:
+    """Record that the experiment starts or resumes at this commit. Call it before it writes anything."""
+    recorded = _recorded(work)
+    if [commit] != recorded[-1:]:
+        write_atomically("".join(f"{each}\n" for each in [*recorded, commit]).encode(), work / "commits.txt")
+
+
+def provenance(work: Path, commit: str) -> str:
+    """The provenance of results that are written at `commit`: that commit alone if nothing has changed.
+
+    In a directory from before commits were recorded, the first one is unknown.
+    """
+    first, *others = _recorded(work) or [commit]
+    parts = [first, *(f"resumed at {each}" for each in others)]
+    if commit != [first, *others][-1]:
+        parts.append(f"written at {commit}")
+    return ", ".join(parts)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        ended = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ended.stdout.strip()
+
+
+def _recorded(work: Path) -> list[str]:
+    path = work / "commits.txt"
+    if path.exists():
+        return path.read_text().split()
+    return [UNKNOWN] if (work / "demonstrations.npz").exists() else []
+
+
+def draw_curves(curves: Mapping[str, Sequence[Curve]], *, ylabel: str, xlabel: str = "optimizer step") -> str:
     """An SVG document. Conditions keep their order; each needs a curve with at least one point."""
     last = max(step for runs in curves.values() for run in runs for step, _ in run)
     top = 10 * -(-max(value for runs in curves.values() for run in runs for _, value in run) // 10) or 10.0
