@@ -52,7 +52,7 @@ from tests.support.rows import project_row, turn_of
 from tests.support.skill_project import SkillProject
 from tests.support.tiny_gguf import write_gguf
 from tests.support.trajectory_samples import trajectory
-from trainer.judge import judge_messages
+from trainer.hosted import judge_messages
 
 # Redirected changes
 

@@ -27,7 +27,7 @@ from trainer import hosted
 from trainer.experience import judge_window
 
 KEY = "sk-0123456789-secret"
-JUDGE = "trainer.hosted:load_judge?model=wise&group_size=3"
+JUDGE = "trainer.hosted:load_hosted_judge?model=wise&group_size=3"
 
 
 def by_output(sent: Mapping[str, Any]) -> Reply:
@@ -138,4 +138,4 @@ async def test_it_is_loaded_before_any_database_is_open_and_judges_within_a_proj
 def test_the_package_names_it_hosted() -> None:
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
     [value] = re.findall(r'^\[project\.entry-points\."sage\.judges"\]\nhosted = "(.*)"$', text, re.MULTILINE)
-    assert EntryPoint("hosted", value, "sage.judges").load() is hosted.load_judge
+    assert EntryPoint("hosted", value, "sage.judges").load() is hosted.load_hosted_judge

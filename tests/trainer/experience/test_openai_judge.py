@@ -31,7 +31,7 @@ from tests.support.scripted_engine import byte_tokenizer
 from tests.support.served_project import ServedProject, minute
 from tests.support.trajectory_samples import trajectory
 from trainer.experience import judge_window
-from trainer.judge import judge_messages, read_scores
+from trainer.hosted import judge_messages, read_scores
 
 KEY = "a good key"
 Answer = Callable[[list[str]], str]  # of the attempts that it is shown
