@@ -14,7 +14,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from app.base.text import visible
+from app.base.text import shortened, visible
 from app.client.server import SageClient
 from app.client.words import Listing
 
@@ -84,8 +84,7 @@ def python_code(source: str, console: Console) -> RenderableType:
 
 def _cell(text: str) -> str:
     """One line, of bounded length."""
-    line = visible(" ".join(text.split()))
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+    return shortened(visible(" ".join(text.split())), _LONGEST)
 
 
 def _grid(lines: Iterable[tuple[str, str]]) -> Table:

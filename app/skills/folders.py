@@ -23,6 +23,7 @@ from app.apis.calls.skill_guard import (
 )
 from app.apis.catalog import COMPLETE_TASK, Catalog, Operation, with_builtins
 from app.base.errors import AppError
+from app.base.text import shortened
 from app.base.untrusted import parse
 from app.base.values import Policy, Stop, Task, Trajectory
 from app.db import tables
@@ -212,7 +213,7 @@ def write_folder(
     front = FrontMatter(
         name=name,
         description=_description(skill),
-        compatibility=_cut(
+        compatibility=shortened(
             f"Python for sage-server: `apis` has to have {', '.join(manifest.operations) or 'no operation'}.",
             _MAX_COMPATIBILITY,
         ),
@@ -247,7 +248,7 @@ def _description(skill: tables.Skill) -> str:
     when = [f"tasks such as: {_line(skill.instruction)}"]
     if skill.scenario:
         when.append(f"the scenario: {_line(skill.scenario)}")
-    return _cut(f"{_line(does)}. Use it for {'; for '.join(when)}", _MAX_DESCRIPTION)
+    return shortened(f"{_line(does)}. Use it for {'; for '.join(when)}", _MAX_DESCRIPTION)
 
 
 def _body(skill: tables.Skill, manifest: SkillManifest, description: str, script: str) -> Iterator[str]:
@@ -270,11 +271,7 @@ def _body(skill: tables.Skill, manifest: SkillManifest, description: str, script
 
 
 def _line(text: str) -> str:
-    return _cut(" ".join(text.split()), _SHOWN)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return shortened(" ".join(text.split()), _SHOWN)
 
 
 class ReadSkill(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from app.agent.action import without_thoughts
 from app.base.errors import AppError, InvalidError
+from app.base.text import shortened
 from app.base.values import LIMITS, Json, Stop
 from app.db import tables
 from app.db.tables import TaskState
@@ -200,7 +201,7 @@ def conversation_of(messages: Sequence[ChatMessage]) -> str:
     >>> conversation_of([ChatMessage(role="system", content="Be brief"), ChatMessage(role="user", content="Hi")])
     'system: Be brief\\nuser: Hi'
     """
-    lines = [f"{each.role}: {_cut(each.text, _MOST_OF_ONE)}" for each in messages]
+    lines = [f"{each.role}: {shortened(each.text, _MOST_OF_ONE)}" for each in messages]
     order = sorted(range(len(lines)), key=lambda place: (messages[place].role not in _RULES, -place))
     kept: set[int] = set()
     left = _MOST
@@ -240,10 +241,6 @@ def _unreadable(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, str]]:
             yield f"messages[{place}].content", f"only text is understood, not {', '.join(kinds)}"
     if messages[-1].role != "user":
         yield "messages", "the last one has to be the user's: it is the instruction"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 Finish = Literal["stop", "length"]
@@ -368,12 +365,12 @@ def progress(kind: str, data: Mapping[str, Json]) -> str:
             return f"{data['text'].rstrip()}\n"
         case "call":
             given = ", ".join(
-                f"{name}={_cut(repr(each), _MOST_OF_A_VALUE)}" for name, each in data["arguments"].items()
+                f"{name}={shortened(repr(each), _MOST_OF_A_VALUE)}" for name, each in data["arguments"].items()
             )
-            failed = f" raised {_cut(data['error'], _MOST_OF_AN_OUTPUT)}" if data.get("error") else ""
+            failed = f" raised {shortened(data['error'], _MOST_OF_AN_OUTPUT)}" if data.get("error") else ""
             return f"{data['api']}({given}){failed}\n"
         case "observation":
-            return f"{_cut(data['text'].rstrip(), _MOST_OF_AN_OUTPUT)}\n"
+            return f"{shortened(data['text'].rstrip(), _MOST_OF_AN_OUTPUT)}\n"
         case "skill" if data["status"] in ("offered", "used", "written"):
             return f"skill {data['status']}: {data['name']}\n"
         case "approval" if data.get("status") == "wanted":

@@ -25,6 +25,7 @@ from starlette.requests import Request
 
 from app.base.errors import InvalidError, UnauthorizedError
 from app.base.fields import Scenario, Text, columns
+from app.base.text import shortened
 from app.base.values import Json
 from app.db import results, tables
 from app.db.database import TRANSIENT, reading
@@ -172,8 +173,7 @@ async def _read(reader: TaskReader) -> tuple[list[tables.TaskEvent], bool]:
 def message_of(event: tables.TaskEvent) -> str:
     """A line or more for people, such as `call: mail.send_mail`."""
     said = " ".join(str(event.data[name]) for name in _FIELDS.get(event.kind, ()) if event.data.get(name))
-    text = f"{event.kind}: {said}"
-    return text if len(text) <= _CHARS else f"{text[:_CHARS]}..."
+    return shortened(f"{event.kind}: {said}", _CHARS)
 
 
 TaskId = Annotated[UUID, msgspec.Meta(description="the `id` of the task")]
