@@ -97,8 +97,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def _count(findings: Sequence[Finding], verdict: Verdict) -> str:
-    number = sum(each.verdict == verdict for each in findings)
-    return f"{number} {verdict}{'' if number == 1 else 's'}"
+    return numbered(sum(each.verdict == verdict for each in findings), verdict)
 
 
 def examine_deployment(settings: Settings) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError
 from app.base.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
+from app.base.text import numbered
 from app.base.values import SOLVED, ScoreSource, Trajectory
 from app.db import tables
 from app.db.queries import in_array
@@ -245,6 +246,6 @@ async def _new(
 def _need(needed: int, there: int, tasks: Sequence[LoggedTask], which: str, advice: str) -> None:
     """Raises InvalidError if of these tasks there are fewer than it needs."""
     if there < needed:
-        some = f"{there} of {len(tasks):,} task{'' if len(tasks) == 1 else 's'} {which}"
+        some = f"{there} of {numbered(len(tasks), 'task')} {which}"
         found = some if tasks else "no task ended in the window"
         raise InvalidError(f"too little to learn from: {found}, and the run needs {needed}: {advice}")

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.base.text import numbered
 from app.db import tables
 from app.skills import offers
 from app.skills import store as skills
@@ -97,9 +98,8 @@ def _draw_skill(
     skill: LineageSkill, rows: Sequence[tuple[UsedVersion, list[Box]]]
 ) -> tuple[list[Box], list[tuple[str, int]]]:
     first, last = rows[0][1][0], rows[-1][1][-1]
-    plural = "version" if len(skill.versions) == 1 else "versions"
     middle = (first.y + last.y + last.height) / 2
-    name = _box("skill", 1, middle - _ROW / 2, skill.name, f"{len(skill.versions)} {plural}")
+    name = _box("skill", 1, middle - _ROW / 2, skill.name, numbered(len(skill.versions), "version"))
     boxes, edges = [name], []
     for version, uses in rows:
         at = (uses[0].y + uses[-1].y + uses[-1].height) / 2 - _ROW / 2

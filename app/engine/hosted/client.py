@@ -28,6 +28,7 @@ import openai
 import structlog
 
 from app.base.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
+from app.base.text import numbered
 from app.base.untrusted import JsonError, decode_json
 from app.base.untrusted_http import BodyError, HttpTransport, read_into
 from app.base.values import Json
@@ -720,11 +721,9 @@ def _status_of(error: Json) -> int:
 
 
 def _given_up(error: EngineError, broken: int, lost: Tokens) -> EngineError:
-    answers = "1 answer" if broken == 1 else f"{broken} answers"
     tokens = f"{lost.prompt:,} tokens of prompts and {lost.generated:,} generated"
-    given_up = EngineError(
-        f"{error}; {answers} broke off, for {tokens}{', as estimated' if lost.estimated else ''}"
-    )
+    estimated = ", as estimated" if lost.estimated else ""
+    given_up = EngineError(f"{error}; {numbered(broken, 'answer')} broke off, for {tokens}{estimated}")
     given_up.broken_answers = broken
     return given_up
 
