@@ -17,14 +17,16 @@ from app.base.values import Json
 _LENGTH, _HASH = "$bytes", "sha256"
 _BRANCHES: Final = 100  # of one schema: those that share parts unfold without bound
 _LARGEST: Final = 1 << 53  # up to which a float is exact
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
+TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
     "boolean": (bool,),
     "array": (list,),
     "object": (dict,),
+    "null": (type(None),),
 }
+"""Of values, by the names of JSON Schema."""
 
 
 def is_binary(schema: Mapping[str, Json]) -> bool:
@@ -164,7 +166,7 @@ def sent_unasked(schema: Mapping[str, Json]) -> Json:
     value = only_value(schema)
     default = schema.get("default") if value is None else value
     kinds = schema.get("type", [])
-    expected = [each for kind in _listed(kinds) for each in _TYPES.get(kind, ())]
+    expected = [each for kind in _listed(kinds) for each in TYPES.get(kind, ())]
     fits = not expected or type(default) in expected
     return default if fits and ("enum" not in schema or default in schema["enum"]) else None
 

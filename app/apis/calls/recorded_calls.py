@@ -10,11 +10,11 @@ again.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from app.apis.values import recorded_hash
+from app.apis.values import TYPES, recorded_hash
 from app.base.secrets import MASK
 from app.base.values import Call, Json
 
@@ -22,16 +22,6 @@ _MAX_BYTES = 32 << 20
 
 CallKey: TypeAlias = tuple[str, bytes]
 """An API and its arguments."""
-
-_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-    "null": type(None),
-}
 
 
 class InDoubtError(Exception):
@@ -210,7 +200,8 @@ def _accepts(schema: Json, value: Json) -> bool:
     if not isinstance(schema, Mapping):
         return schema is not False
     named = schema.get("type", [])
-    kinds = [_TYPES.get(each, object) for each in ([named] if isinstance(named, str) else named)]
+    names = [named] if isinstance(named, str) else named
+    kinds = [kind for each in names for kind in TYPES.get(each, (object,))]
     is_flag = isinstance(value, bool)  # which is no number
     if kinds and not any(isinstance(value, kind) and (not is_flag or kind in (bool, object)) for kind in kinds):
         return bool(schema.get("nullable")) and value is None
