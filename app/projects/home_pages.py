@@ -52,7 +52,6 @@ _COLUMNS = ("start", "tasks", "failed", "scored", "succeeded", "success", "turns
 Days = Annotated[int, QueryParameter(ge=1, le=365)]
 _LEAST = 0.1  # of the scored tasks, on each side of a comparison
 _OUTCOMES = ("solved", "unscored", "failed")
-_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -178,8 +177,8 @@ def _outcomes(counts: Sequence[OutcomeCounts], since: datetime, now: datetime, b
     """A column for each bucket, also for those in which no task ended."""
     by_start = {each.start: each for each in counts}
     starts = [since]
-    while starts[-1] + _LENGTHS[bucket] <= now:
-        starts.append(starts[-1] + _LENGTHS[bucket])
+    while starts[-1] + bucket.length <= now:
+        starts.append(starts[-1] + bucket.length)
     found = [(start, by_start.get(start)) for start in starts]
     columns = [Column(_label(at, bucket), [getattr(each, name, 0) for name in _OUTCOMES]) for at, each in found]
     return column_chart(f"Solved, unscored and failed tasks by {bucket.value}", _OUTCOMES, columns, count)
@@ -211,7 +210,7 @@ def _point(row: TaskStatistics, value: float | None, bucket: TimeBucket) -> Poin
         f"{_label(row.start, bucket)}: {percent(row.success)} of {row.scored} scored, {row.tasks} tasks, "
         f"{count(row.generated_tokens)} tokens and {count(row.turns)} turns each"
     )
-    return Point((row.start + _LENGTHS[bucket] / 2).timestamp(), value, title)
+    return Point((row.start + bucket.length / 2).timestamp(), value, title)
 
 
 def _mark(row: tables.Release) -> Mark:

@@ -44,7 +44,6 @@ from app.web.problem import CHANGE, READ, problems
 DAYS = 30
 OPERATORS = {"limits", "weight"}  # settings that share the server out
 SecretText = Annotated[Text, msgspec.Meta(min_length=4, max_length=10_000, description="never shown again")]
-_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1), TimeBucket.WEEK: timedelta(7)}
 _MOST_BUCKETS = 400
 _DEFAULT_BUCKETS = 30
 From = Annotated[
@@ -476,7 +475,7 @@ class StatisticsController(Controller):
         owner = await find_project(session, access, project)
         end = in_utc(until) or (await queries.now(session)).astimezone(UTC)
         start = in_utc(since) or _before(end, bucket)
-        if not timedelta() < end - start <= _MOST_BUCKETS * _LENGTHS[bucket]:
+        if not timedelta() < end - start <= _MOST_BUCKETS * bucket.length:
             raise InvalidError(
                 f"`from` must lie before `to`, by at most {_MOST_BUCKETS} {bucket.value}s: choose a shorter time, "
                 "or a longer `bucket`"
@@ -501,7 +500,7 @@ class StatisticsController(Controller):
 
 def _before(end: datetime, bucket: TimeBucket) -> datetime:
     try:
-        return end - _DEFAULT_BUCKETS * _LENGTHS[bucket]
+        return end - _DEFAULT_BUCKETS * bucket.length
     except OverflowError as error:
         raise InvalidError("`to` is too early") from error
 

@@ -55,6 +55,10 @@ class TimeBucket(StrEnum):
     DAY = "day"
     WEEK = "week"  # from Monday
 
+    @property
+    def length(self) -> timedelta:
+        return timedelta(**{f"{self.value}s": 1})
+
 
 class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The done and failed tasks of one key that ended in one bucket of time. Means are of all of them.
