@@ -4,6 +4,7 @@ and the file of the first admin key, which `sage` finds from any directory.
 
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import time
@@ -44,6 +45,12 @@ def write_atomically(content: bytes, path: Path) -> None:
         raise StorageError(
             f"{path} could not be written ({error.strerror}): free disk space, then retry"
         ) from error
+
+
+def sha256_of(path: Path) -> str:
+    """Of its content, in hex. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -23,7 +23,7 @@ from packaging.version import Version
 from tqdm import tqdm
 
 from app.base.errors import ModelDownloadError, ModelHashError, StorageError, first_line
-from app.base.files import publish
+from app.base.files import publish, sha256_of
 from app.base.model_catalog import Wheel
 from app.base.processes import python_module
 
@@ -67,7 +67,7 @@ def download(client: httpx.Client, url: str, target: Path, digest: str = "") -> 
     ModelDownloadError, and ModelHashError for another content, of which nothing is kept, and StorageError for a
     full disk.
     """
-    kind, digest_of = ("SHA-256", file_hash) if len(digest) != _GIT_DIGITS else ("git object id", _git_id)
+    kind, digest_of = ("SHA-256", sha256_of) if len(digest) != _GIT_DIGITS else ("git object id", _git_id)
     if target.exists() and (not digest or digest_of(target) == digest):
         return
     part = target.with_name(f"{target.name}.part")
@@ -96,11 +96,6 @@ def without_password(text: str) -> str:
     'http://127.0.0.1:9/simple: refused'
     """
     return re.sub(r"(?<=://)[^/?#\s'\"]*@", "", text)
-
-
-def file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _git_id(path: Path) -> str:

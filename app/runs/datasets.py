@@ -26,6 +26,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError, LimitError, NotFoundError, SettingError, StorageError, first_line
+from app.base.files import sha256_of
 from app.base.settings import Settings
 from app.db import tables
 from app.db.queries import Page, read_page
@@ -219,7 +220,7 @@ class DatasetStore:
             raise InvalidError(f"the file of dataset {dataset_id} is missing: upload it again") from error
         except self._errors as error:
             raise self._error("cannot be read", dataset_id, error) from error
-        if digest_of(target) != digest:
+        if sha256_of(target) != digest:
             raise InvalidError(f"the file of dataset {dataset_id} is damaged: delete it and upload it again")
 
     def _delete(self, dataset_id: UUID) -> None:
@@ -239,12 +240,6 @@ class DatasetStore:
     def _error(self, what: str, dataset_id: UUID, error: Exception) -> StorageError:
         place = f"{self._url}/datasets: check SAGE_ADAPTER_STORE" if self._url else str(self.local)
         return StorageError(f"dataset {dataset_id} {what} ({first_line(error)}) in {place}")
-
-
-def digest_of(path: Path) -> str:
-    """The sha256 of the content, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _name(dataset_id: UUID) -> str:

@@ -15,6 +15,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.base.encryption import KeyRing, new_key, write_key_file
 from app.base.errors import ConflictError, DatabaseError, InvalidError, StorageError
+from app.base.files import sha256_of
 from app.base.settings import Settings
 from app.base.values import hosted
 from app.db import migrate as table_copy
@@ -35,7 +36,6 @@ from app.projects import keys, secrets
 from app.projects import store as projects
 from app.releases import store as releases
 from app.releases.adapter_store import AdapterStore
-from app.runs.datasets import digest_of
 from app.tasks import store as tasks
 from tests.support import postgres
 from tests.support.next_version import install_next_version
@@ -68,7 +68,7 @@ async def source(tmp_path: Path, empty_database_url: str) -> Settings:
     dataset = UUID(int=5)
     settings.datasets_dir.mkdir()
     (settings.datasets_dir / f"{dataset}.jsonl").write_text('{"messages": []}\n')
-    digest = digest_of(settings.datasets_dir / f"{dataset}.jsonl")
+    digest = sha256_of(settings.datasets_dir / f"{dataset}.jsonl")
     async with (
         open_database(empty_database_url, keys=KeyRing.open(settings)) as database,
         database.sessions.begin() as session,

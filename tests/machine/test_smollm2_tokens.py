@@ -9,8 +9,8 @@ from gguf import GGUFReader
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
+from app.base.files import sha256_of
 from app.engine.tokenizer import ChatTokenizer
-from app.machine.downloads import file_hash
 from app.machine.models import pull
 from tests.support.smollm2 import SMOL, download
 
@@ -39,7 +39,7 @@ def test_ten_thousand_strings_have_the_same_ids(gguf: Path, tmp_path: Path) -> N
     and llama.cpp split off every digit first. Without that, only white space before digits is encoded otherwise.
     """
     converted = pull(SMOL.name, tmp_path, given=gguf)
-    assert file_hash(converted / "model.safetensors") == SMOL.weights, "the adapter that comes with it needs these"
+    assert sha256_of(converted / "model.safetensors") == SMOL.weights, "the adapter that comes with it needs these"
     own = ChatTokenizer.load(converted)
     theirs = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     texts = strings(GGUFReader(gguf).fields["tokenizer.ggml.tokens"].contents())

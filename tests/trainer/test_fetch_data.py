@@ -9,12 +9,13 @@ import httpx
 import pytest
 
 from app.base.errors import InvalidError
+from app.base.files import sha256_of
 from app.base.run_settings import RunKind, RunSettings
 from app.base.settings import Settings
 from app.db import tables
 from app.db.database import Sessions
 from app.runs import datasets
-from app.runs.datasets import DatasetStore, digest_of
+from app.runs.datasets import DatasetStore
 from tests.support.rows import project_row
 from tests.support.s3_server import KEYS, s3_server
 from trainer.run_job import Job
@@ -52,7 +53,7 @@ async def uploaded(sessions: Sessions, store: DatasetStore, path: Path) -> table
             id=uuid4(),
             project_id=project.id,
             name="chats",
-            digest=digest_of(path),
+            digest=sha256_of(path),
             bytes=len(CONTENT),
             conversations=1,
         )
