@@ -18,7 +18,7 @@ from app.base.errors import ConflictError, SettingError, StorageError
 PARTIAL = ".partial-"
 """Prefix of what becomes an adapter, or part of a backup."""
 _OWNER = ".owner"  # locked while its process lives
-_UNOWNED_SECONDS = 86_400.0  # until one that names no owner is taken for left behind
+_LEFT_SECONDS = 86_400.0  # until what is without an owner is taken for left behind
 _UNSUPPORTED = (errno.EBADF, errno.EINVAL)  # what file systems answer that cannot sync directories
 
 
@@ -92,12 +92,24 @@ def _remove_if_left(directory: Path) -> None:
     try:
         owner = (directory / _OWNER).open("r+")
     except FileNotFoundError:
-        if time.time() - directory.stat().st_mtime > _UNOWNED_SECONDS:
+        if _is_old(directory):
             shutil.rmtree(directory)
         return
     with owner:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory)
+
+
+def remove_old(directory: Path, pattern: str = "*") -> None:
+    """Remove the files that were last written a day ago or earlier, by processes that were killed."""
+    for path in directory.glob(pattern):
+        with suppress(OSError):  # another process was faster
+            if _is_old(path):
+                path.unlink()
+
+
+def _is_old(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > _LEFT_SECONDS
 
 
 @contextmanager

@@ -10,10 +10,9 @@ import hashlib
 import os
 import re
 import shutil
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Any, Final
@@ -26,7 +25,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError, LimitError, NotFoundError, SettingError, StorageError, first_line
-from app.base.files import sha256_of
+from app.base.files import remove_old, sha256_of
 from app.base.settings import Settings
 from app.db import tables
 from app.db.queries import Page, read_page
@@ -42,7 +41,6 @@ _UPLOAD_SECONDS = 10.0  # that one may take
 _BATCH = 1 << 20  # bytes that are handed to a thread at once
 _MAX_LINE = 2 << 20  # bytes of one conversation
 _PARTIAL = ".partial-"  # prefix of a file that is being written
-_LEFT_SECONDS = 86_400.0  # since the last write to one that nobody writes any more
 
 
 async def add(session: AsyncSession, new: tables.Dataset) -> tables.Dataset:
@@ -330,10 +328,7 @@ def _create_in(directory: Path) -> IO[bytes]:
     """Also delete what uploads left behind whose process was killed."""
     with _storing():
         directory.mkdir(parents=True, exist_ok=True)
-        for left in directory.glob(f"{_PARTIAL}*"):
-            with suppress(FileNotFoundError):
-                if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                    left.unlink()
+        remove_old(directory, f"{_PARTIAL}*")
         return NamedTemporaryFile(prefix=_PARTIAL, dir=directory, delete=False)
 
 

@@ -30,6 +30,7 @@ from app.apis.calls.recorded_calls import InDoubtError
 from app.apis.calls.skill_guard import SkillGuard
 from app.apis.credentials.credential import mask
 from app.base.errors import ConflictError, first_line
+from app.base.files import remove_old
 from app.base.secrets import SecretValues
 from app.base.telemetry import Phase, timed
 from app.base.values import Call, Json, Offer, Policy, Turn, hosted_id
@@ -77,7 +78,6 @@ class DatabaseContact:
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_KEPT_SECONDS = 86_400.0
 _BEGUN, _SENT = b"b", b"s"
 
 
@@ -105,10 +105,7 @@ class SentMarks:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError:
             return None
-        for path in directory.iterdir():
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
-                    path.unlink()
+        remove_old(directory)
         return cls(directory, boot)
 
     def begin(self, task_id: UUID, seq: int, sealed: bytes) -> None:

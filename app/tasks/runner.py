@@ -33,6 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.rollout import StopSignal
 from app.base import telemetry
 from app.base.errors import ConflictError, HostError, SandboxError, SettingError, first_line
+from app.base.files import remove_old
 from app.base.guarded_output import dropped_lines
 from app.base.loop import UNRESPONSIVE, Loop, Looping, faults_by_part, running_loops
 from app.base.processes import is_gone, new_owner, pid_space
@@ -61,7 +62,6 @@ Execute = Callable[[tables.Task, str, StopSignal], Coroutine[None, None, None]]
 _STUCK_SECONDS = 30.0  # of one round: nothing is claimed any more
 _CANCEL_SECONDS = 0.5  # between two checks for tasks to cancel
 _PULSES = 4  # within the seconds after which the event loop counts as stuck
-_KEPT_SECONDS = 86_400.0  # the file of a runner whose end nobody has noticed
 _PULSE_SECONDS = 0.25  # of the event loop: so often that threads on many processors compute little meanwhile
 _LOOKS = 8  # of the watchdog, within the seconds after which it bites
 _MEMORY_SECONDS = 0.5  # between two looks at the memory
@@ -346,7 +346,7 @@ class CrashFile:
     async def __aenter__(self) -> Self:
         with suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            remove_old(self._directory, "*.crash")  # of runners whose end nobody has noticed
             self._file = self._path(self._owner).open("ab", buffering=0)
             faulthandler.enable(self._file, all_threads=False)
             self._loop.start()
@@ -376,12 +376,6 @@ class CrashFile:
 
     def _path(self, owner: str) -> Path:
         return self._directory / f"{owner}.crash"
-
-    def _sweep(self) -> None:
-        for path in self._directory.glob("*.crash"):
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
-                    path.unlink()
 
 
 class Watchdog:
