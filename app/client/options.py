@@ -2,6 +2,7 @@
 files.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -41,6 +42,13 @@ def text_of_file(path: str | Path, about: str) -> str:
 def text_of_stdin(about: str) -> str:
     """Raises BadParameter, which names what it is `about`."""
     return _decoded(sys.stdin.buffer.read(), "standard input", about)
+
+
+def secret_in(variable: str, what: str) -> str:
+    """Raises WrongUsageError, which names `what` to put there, if the environment lacks the variable."""
+    if not (secret := os.environ.get(variable)):
+        raise WrongUsageError(f"the environment variable {variable} is not set: put {what} there")
+    return secret
 
 
 def _decoded(content: bytes, name: str, about: str) -> str:

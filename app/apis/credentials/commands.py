@@ -3,7 +3,6 @@
 A command line has only the place of a secret: others can read its arguments.
 """
 
-import os
 import shlex
 import sys
 import time
@@ -18,7 +17,7 @@ import click
 
 from app.base.errors import WrongUsageError
 from app.base.text import visible
-from app.client.options import project_option, server_command, text_of_file, text_of_stdin
+from app.client.options import project_option, secret_in, server_command, text_of_file, text_of_stdin
 from app.client.words import listing_of
 
 if TYPE_CHECKING:
@@ -103,16 +102,10 @@ def _read_source(field: str, source: str, *, secret: bool) -> str | None:
     if source == "-":
         return _line(text_of_stdin(field), "standard input")
     if kind == "env":
-        return _variable(place)
+        return secret_in(place, "the secret")
     if kind == "file":
         return _line(text_of_file(place, field), place)
     return None
-
-
-def _variable(name: str) -> str:
-    if not os.environ.get(name):
-        raise WrongUsageError(f"the environment variable {name} is not set: put the secret there")
-    return os.environ[name]
 
 
 def _line(text: str, place: str) -> str:

@@ -1,13 +1,11 @@
 """`sage models`, as far as it is about the models that other servers host."""
 
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.base.errors import WrongUsageError
-from app.client.options import project_option, server_command
+from app.client.options import project_option, secret_in, server_command
 from app.client.words import listing_of
 
 if TYPE_CHECKING:
@@ -104,11 +102,7 @@ def demonstrate(session: "ServerSession", name: str, project: str | None, tasks:
 def _body(fields: Mapping[str, Any], key_env: str | None) -> dict[str, Any]:
     """Of a request. Raises WrongUsageError for a variable that is not set."""
     body = {"url" if name == "endpoint" else name: value for name, value in fields.items() if value is not None}
-    if key_env is None:
-        return body
-    if not os.environ.get(key_env):
-        raise WrongUsageError(f"the environment variable {key_env} is not set: put the endpoint's key there")
-    return {**body, "key": os.environ[key_env]}
+    return body if key_env is None else {**body, "key": secret_in(key_env, "the endpoint's key")}
 
 
 def _show(session: "ServerSession", found: Mapping[str, Any]) -> None:
