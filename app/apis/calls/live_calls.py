@@ -10,8 +10,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Final, Protocol
 
@@ -32,6 +30,7 @@ from app.apis.servers import address, origin
 from app.apis.values import recordable
 from app.base.errors import HostError, NoConnectionError, ShortageError
 from app.base.processes import shortage_of
+from app.base.retry_after import retry_after
 from app.base.secrets import SecretValues
 from app.base.values import Call, CallResponse, Json
 from app.sandbox.protocol import Answer, RefusalError, stopped
@@ -249,23 +248,6 @@ class Patience:
         if self._seconds and asked and error.status in _BUSY and not _MENTIONED.search(message):
             message += f" (Retry-After: {asked[:100]})"
         return RefusalError(message, msgspec.structs.replace(error.response, attempts=attempts))
-
-
-def retry_after(headers: dict[str, str]) -> float | None:
-    """The seconds until the time that the header names, at least 0; None without one.
-
-    >>> retry_after({"retry-after": "7"}), retry_after({"retry-after": "soon"})
-    (7.0, None)
-    """
-    text = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
-        return float(text)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    in_utc = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, in_utc.timestamp() - time.time())
 
 
 class LiveCalls:

@@ -9,10 +9,8 @@ host.
 import asyncio
 import random
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from ssl import SSLContext
@@ -28,6 +26,7 @@ import openai
 import structlog
 
 from app.base.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
+from app.base.retry_after import retry_after
 from app.base.text import numbered
 from app.base.untrusted import JsonError, decode_json
 from app.base.untrusted_http import BodyError, HttpTransport, read_into
@@ -529,7 +528,7 @@ class OpenAiChatModel:
         if code in _NO_MONEY or (400 <= status < 500 and status not in _TRANSIENT):
             return EngineRefusalError(f"{self.url} refuses to answer ({status}: {reason})", status)
         unable = f"{self.url} is unable to answer ({status}: {reason})"
-        return _BrokenError(unable) if status in _TOO_LATE else _BusyError(unable, _retry_after(headers))
+        return _BrokenError(unable) if status in _TOO_LATE else _BusyError(unable, retry_after(headers) or 0.0)
 
     def _alien(self, error: str) -> EngineRefusalError:
         return EngineRefusalError(
@@ -690,23 +689,6 @@ def _estimated(messages: Sequence[Message], written: int) -> Tokens:
     """Of so many characters written."""
     read = sum(len(message.content) for message in messages)
     return Tokens(prompt=-(-read // _CHARS_PER_TOKEN), generated=-(-written // _CHARS_PER_TOKEN), estimated=True)
-
-
-def _retry_after(headers: "httpx.Headers | dict[str, str]") -> float:
-    """Seconds; 0 if they are not named.
-
-    >>> [_retry_after({"retry-after": each}) for each in ("2.5", "soon", "nan", "-1")]
-    [2.5, 0.0, 0.0, 0.0]
-    """
-    given = headers.get("retry-after", "")
-    try:
-        return seconds if (seconds := float(given)) > 0 else 0.0
-    except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(given).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError):
-        return 0.0
 
 
 def _status_of(error: Json) -> int:
