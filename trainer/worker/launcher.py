@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import structlog
 from celery import Celery, signals
@@ -28,7 +28,7 @@ from app.base import plugins
 from app.base.errors import EngineError, NotFoundError, first_line
 from app.base.loop import LivenessListener, LivenessReporter, Loop
 from app.base.plugins import EnvironmentInfo, options_schema
-from app.base.processes import python_module
+from app.base.processes import new_owner, python_module
 from app.base.settings import Settings
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
@@ -168,7 +168,7 @@ async def wake_idle(sessions: Sessions, servers_that_sleep: Sequence[str]) -> No
 
 def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
     """Execute a queued run in a process of its own, terminated if `is_stopping`. Blocks until that has ended."""
-    owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+    owner = new_owner()
     arguments = [*command, str(run_id), "--owner", owner, "--worker", str(os.getpid())]
     try:
         if not is_stopping() and asyncio.run(_is_queued(run_id, settings)):

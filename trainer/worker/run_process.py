@@ -10,7 +10,6 @@ import asyncio
 import errno
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -30,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import AppError, ConflictError, StorageError, first_line
 from app.base.guarded_output import guard_output
 from app.base.loop import LivenessReporter
-from app.base.processes import exit_with_parent
+from app.base.processes import exit_with_parent, new_owner
 from app.base.run_settings import read_settings
 from app.base.settings import Settings
 from app.base.values import Json, RunPart
@@ -207,7 +206,7 @@ def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
     """Execute the run and return the exit code: 0 unless the run has to be resumed."""
     parser = argparse.ArgumentParser(prog="python -m trainer.worker.run_process", description=__doc__)
     parser.add_argument("run_id", type=UUID)
-    parser.add_argument("--owner", default=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
+    parser.add_argument("--owner", default=new_owner())
     parser.add_argument(
         "--worker", type=int, default=0, help="process id of the worker; this process ends with it"
     )
