@@ -62,6 +62,11 @@ def age(moment: str) -> str:
     return f"{seconds // length:.0f}{unit}"
 
 
+def moment(text: str | None) -> str:
+    """A time of the server, to the second."""
+    return text[:19].replace("T", " ") if text else "-"
+
+
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """As in a call.
 

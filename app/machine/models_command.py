@@ -18,6 +18,8 @@ def models() -> None:
 @models.command("list")
 def list_models() -> None:
     """Show the models that can be pulled by name, and those that are here."""
+    from app.client.terminal import columns  # noqa: PLC0415  rich takes a moment, which `--help` need not wait for
+
     data_dir = Settings.from_env().data_dir
     rows = [("name", "parameters", "licence", "download", "here")]
     for model in CATALOG.values():
@@ -26,9 +28,7 @@ def list_models() -> None:
     known = {model.directory for model in CATALOG.values()}
     others = (path for path in sorted(models_dir(data_dir).glob("[!.]*")) if path.is_dir())
     rows += [(path.name, "", "", "", "yes") for path in others if path.name not in known]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(columns(rows))
     click.echo(
         "\n`sage models show NAME` has the sources and the SHA-256. Also: any id of the Hugging Face hub, a GGUF "
         "file of SmolLM2 or Qwen2, or a model directory."

@@ -12,7 +12,7 @@ from app.base.settings import Settings
 from app.base.text import visible
 from app.base.values import shown_model
 from app.client.options import project_option, server_command
-from app.client.words import Listing, readable_error
+from app.client.words import Listing, moment, readable_error
 
 if TYPE_CHECKING:
     from app.client.server import SageClient
@@ -104,11 +104,6 @@ def _release_row(release: Mapping[str, Any]) -> tuple[object, ...]:
         since = moment(release["activated_at"])
     state = f"{release['state']}, watched" if release["watched"] else release["state"]
     return release["number"], state, release["model"], made, since, verdict
-
-
-def moment(text: str | None) -> str:
-    """A time of the server, to the second."""
-    return text[:19].replace("T", " ") if text else "-"
 
 
 _RELEASES = Listing(("release", "state", "model", "created", "active since", "reason of the gate"), _release_row)

@@ -13,8 +13,7 @@ import msgspec
 from app.base.errors import AppError, InvalidError
 from app.base.run_settings import PRACTICE, RunKind, RunSettings, read_settings
 from app.client.options import page_options, project_option, server_command
-from app.client.words import Listing, readable_error
-from app.releases.commands import moment
+from app.client.words import Listing, moment, readable_error
 
 if TYPE_CHECKING:
     from app.client.server import SageClient
