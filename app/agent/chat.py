@@ -64,8 +64,7 @@ class Chat:
 
     def text_of(self, sampled_ids: Sequence[int]) -> str:
         """An answer as text, without its stop token."""
-        ended = bool(sampled_ids) and sampled_ids[-1] in self._tokenizer.stop_ids
-        return self._tokenizer.decode(sampled_ids[:-1] if ended else sampled_ids)
+        return self._tokenizer.text_of(sampled_ids)
 
     def add(self, turn: Turn) -> None:
         """Append an answer and its observation."""
@@ -73,7 +72,7 @@ class Chat:
         self._ids = before + turn.context_ids + turn.sampled_ids
         self._rendered = self._tokenizer.render(self._messages, generate=True)
         self._answer = turn.text
-        self._ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in self._tokenizer.stop_ids
+        self._ended = self._tokenizer.has_ended(turn.sampled_ids)
         self._messages += [Message("assistant", turn.text), self._plain("user", turn.observation)]
 
     def _plain(self, role: str, content: str) -> Message:

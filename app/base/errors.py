@@ -183,6 +183,9 @@ class NoConnectionError(HostError):
         super().__init__("ApiError", message)
 
 
+INTERNAL_ERROR = "internal error: the server's log has the details"
+
+
 def public_text(error: AppError) -> str:
     """The message for who has only a key: of files of this host their names alone. The log has where they are.
 

@@ -138,10 +138,17 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
+    def has_ended(self, sampled_ids: Sequence[int]) -> bool:
+        """Whether an answer ended with a stop token."""
+        return bool(sampled_ids) and sampled_ids[-1] in self.stop_ids
+
+    def text_of(self, sampled_ids: Sequence[int]) -> str:
+        """An answer as text, without its stop token."""
+        return self.decode(sampled_ids[:-1] if self.has_ended(sampled_ids) else sampled_ids)
+
     def is_text_of(self, text: str, sampled_ids: Sequence[int]) -> bool:
         """Whether the ids are those of the text. Another model's, which has another vocabulary, are not."""
-        ended = bool(sampled_ids) and sampled_ids[-1] in self.stop_ids
-        return self.decode(sampled_ids[:-1] if ended else sampled_ids) == text
+        return self.text_of(sampled_ids) == text
 
     def render(self, messages: Sequence[Message], *, generate: bool) -> str:
         """The conversation in the model's format; `generate` opens the assistant's next turn.

@@ -24,7 +24,7 @@ from app.apis.credentials import store as credentials
 from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, lacks_credentials, seen_of
 from app.apis.trials import Tried, TriedTurn
 from app.apis.values import recordable
-from app.base.errors import AppError, EngineError, EngineRefusalError, HostError
+from app.base.errors import INTERNAL_ERROR, AppError, EngineError, EngineRefusalError, HostError
 from app.base.log import mask_logs
 from app.base.loop import Loop, Looping
 from app.base.secrets import SecretValues
@@ -147,9 +147,8 @@ class ApiTrials(Looping):
             raise
         except Exception:  # the last resort: one odd API must not stop the trials of others
             log.exception("the trial of an API failed on an internal error", api=api.name)
-            reason = "internal error: the server's log has the details"
             await self._begin(row)
-            await self._end(row, api, TrialState.NOT_TRIED, reason=reason)
+            await self._end(row, api, TrialState.NOT_TRIED, reason=INTERNAL_ERROR)
 
     async def _try(self, row: tables.ApiTrial, api: tables.Api) -> None:
         context = await self._executor.context(row.project_id, None, serves=True)

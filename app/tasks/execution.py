@@ -29,6 +29,7 @@ from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import McpServers
 from app.base import telemetry
 from app.base.errors import (
+    INTERNAL_ERROR,
     AdapterError,
     AppError,
     ConflictError,
@@ -302,7 +303,7 @@ class _Attempt:
             failure = f"a value of this task cannot be stored: {first_line(error.orig or error)}"
         else:
             log.error("a task failed on an internal error", task=task, exc_info=error)
-            failure = "internal error: the server's log has the details"
+            failure = INTERNAL_ERROR
         try:
             await self._journal.flush()
             trajectory = await self._recorded(failure)

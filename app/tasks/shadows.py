@@ -18,7 +18,7 @@ from app.agent.rollout import ResumeState, run_rollout
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.recorded_calls import RecordedCalls
 from app.apis.documents.reader import DocumentReader
-from app.base.errors import AppError, ConflictError, EngineError, InvalidError, SandboxError
+from app.base.errors import INTERNAL_ERROR, AppError, ConflictError, EngineError, InvalidError, SandboxError
 from app.base.log import mask_logs
 from app.base.loop import Loop, Looping
 from app.base.processes import new_owner
@@ -140,7 +140,7 @@ class ShadowRunner(Looping):
             raise
         except Exception:  # the last resort: one bad shadow must not stop the others
             log.exception("a shadow failed on an internal error", task=str(shadow.task_id))
-            return ShadowOutcome(failure="internal error: the server's log has the details"), None
+            return ShadowOutcome(failure=INTERNAL_ERROR), None
 
 
 async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: tables.Release) -> set[str]:
