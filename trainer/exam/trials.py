@@ -30,7 +30,7 @@ from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import SCHEME, McpCommand, McpServers, read_commands
 from app.apis.servers import CalledServers, refuse_production, service
 from app.base.errors import HostError, InvalidError, StagingError
-from app.base.values import GOOD, Call, Stop, Trajectory
+from app.base.values import GOOD, Call, Json, Stop, Trajectory
 from app.db.database import Sessions
 from app.db.lease import staging_lock
 from app.projects.settings import ProjectSettings, StagingApi, StagingCredential, signing_key
@@ -84,18 +84,8 @@ class RecordedTrials:
         if same or item.check is None:
             return Verdict(int(same), 1, () if same else ("other changes or another answer than recorded",))
         gateway = world.open_gateway(_CHECK_CALLS, read_only=True)
-        try:
-            value = await score(
-                item.check,
-                trajectory.answer,
-                sandbox=self.sandbox,
-                gateway=gateway,
-                limits=self.limits,
-                now=world.now,
-            )
-        except InvalidError as error:
-            return Verdict(0, 1, (str(error),), known=gateway.in_doubt is None)
-        return verdict_of(value) if gateway.in_doubt is None else _UNKNOWN
+        found = await _checked(item, self, gateway, trajectory.answer)
+        return found if gateway.in_doubt is None else _UNKNOWN
 
 
 class RecordedWorld:
@@ -236,7 +226,6 @@ class ApiWorld:
         return self._gateway
 
     async def verify(self, trajectory: Trajectory) -> Verdict:
-        assert self.item.check is not None  # `can_judge`
         if self._gateway is not None and self._gateway.would_write:
             return Verdict(0, 1, (f"it tried to write: {self._gateway.would_write}",), known=False)
         if self._gateway is not None and self._gateway.unreachable:
@@ -244,18 +233,8 @@ class ApiWorld:
         if trajectory.stop is not Stop.COMPLETED:
             return Verdict(0, 1, (f"it ended with {trajectory.stop}",))
         gateway = self._open(_CHECK_CALLS, read_only=True)
-        try:
-            value = await score(
-                self.item.check,
-                trajectory.answer,
-                sandbox=self._trials.sandbox,
-                gateway=gateway,
-                limits=self._trials.limits,
-                now=self.now,
-            )
-        except InvalidError as error:
-            return _unreachable(gateway) if gateway.unreachable else Verdict(0, 1, (str(error),))
-        return _unreachable(gateway) if gateway.unreachable else verdict_of(value)
+        found = await _checked(self.item, self._trials, gateway, trajectory.answer)
+        return _unreachable(gateway) if gateway.unreachable else found
 
     def _open(self, max_calls: int, *, read_only: bool) -> Gateway:
         return Gateway(
@@ -271,6 +250,20 @@ class ApiWorld:
             timeout=self._trials.timeout,
             callers=self._trials.callers,
         )
+
+
+async def _checked(
+    item: ExamItem, trials: "RecordedTrials | ApiTrials", gateway: Gateway, answer: Json
+) -> Verdict:
+    """By the task's check, whose calls go through `gateway`."""
+    assert item.check is not None  # `can_judge`
+    try:
+        value = await score(
+            item.check, answer, sandbox=trials.sandbox, gateway=gateway, limits=trials.limits, now=item.now
+        )
+    except InvalidError as error:
+        return Verdict(0, 1, (str(error),))
+    return verdict_of(value)
 
 
 def _unreachable(gateway: Gateway) -> Verdict:
