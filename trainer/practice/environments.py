@@ -27,6 +27,7 @@ import msgspec
 from app.apis.calls.arguments import bind_parameters
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import App, Catalog, Operation
+from app.apis.credentials.credential import Unrenewed
 from app.apis.documents.protocols import parse_document, read_document
 from app.apis.double.meanings import Record
 from app.apis.double.model import Model, Modelled, read_model
@@ -569,7 +570,7 @@ def _scenario(plan: Plan) -> Scenario:
     return Scenario(key.text, plan.form.name, key.seed, tuple(tasks))
 
 
-class _Credentials:
+class _Credentials(Unrenewed):
     """Fulfils `Credentials` with what a double takes."""
 
     def __init__(self, double: Double) -> None:
@@ -583,10 +584,6 @@ class _Credentials:
             (each.operation for each in made if (each.operation.method, each.operation.path) == own), None
         )
         return self._double.authentication("" if known is None else known.name)
-
-    async def refused(self, *_: object, **__: object) -> bool:
-        """There are no others."""
-        return False
 
 
 class _Secrets:
