@@ -185,7 +185,7 @@ def check_reference(
         return msgspec.structs.replace(decision, figures=figures)
     reason = (
         f"a loss of over {rules.margin:g} points to the reference is not ruled out: "
-        f"SGC {difference.sgc.mean:+.1f} points, at worst {lower_bound:+.1f}, {_interval('TGC', difference.tgc)} "
+        f"SGC {difference.sgc.mean:+.1f} points, at worst {lower_bound:+.1f}, TGC {difference.tgc.signed} "
         f"points; to the active one: {decision.reason}"
     )
     return GateDecision(promote=False, reason=reason, figures=figures, worse=_is_worse(difference))
@@ -197,8 +197,8 @@ def _judge(difference: Comparison, lower_bound: float, rules: GateRules, *, solv
     """
     sgc, tgc, tokens = difference.sgc, difference.tgc, difference.tokens
     summary = (
-        f"{_interval('SGC', sgc)} points, at worst {lower_bound:+.1f}, {_interval('TGC', tgc)} points, "
-        f"{_interval('tokens', tokens)} per task, on {difference.scenarios} scenarios"
+        f"SGC {sgc.signed} points, at worst {lower_bound:+.1f}, TGC {tgc.signed} points, "
+        f"tokens {tokens.signed} per task, on {difference.scenarios} scenarios"
     )
     if difference.scenarios < rules.min_scenarios:
         few = f"{difference.scenarios} scenarios are too few, at least {rules.min_scenarios} are needed"
@@ -244,10 +244,6 @@ def _is_worse(difference: Comparison) -> bool:
 def _found(difference: Comparison, lower_bound: float) -> tuple[_Found, _Found]:
     sgc, tgc = difference.sgc, difference.tgc
     return _Found("scenarios", sgc, lower_bound), _Found("tasks", tgc, tgc.low)
-
-
-def _interval(name: str, estimate: Estimate) -> str:
-    return f"{name} {estimate.mean:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"
 
 
 def _warnings(candidate: PolicyMetrics, incumbent: PolicyMetrics, rules: GateRules) -> list[str]:

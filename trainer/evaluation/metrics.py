@@ -43,6 +43,11 @@ class Estimate(msgspec.Struct, frozen=True):
     low: float
     high: float
 
+    @property
+    def signed(self) -> str:
+        """Of a difference."""
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
 
 class Resamples:
     """The R resamples of S scenarios and K seeds, shared by all metrics of an evaluation."""
@@ -312,12 +317,12 @@ def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | No
     head = head or f"{seeds}{first.scenarios} scenarios, {first.tasks} tasks"
     exact = [with_exact_shares(each) for each in columns.values()]
     rows = [
-        f"| {label} | " + " | ".join(_show(getattr(metrics, name)) for metrics in exact) + " |"
+        f"| {label} | " + " | ".join(in_words(getattr(metrics, name)) for metrics in exact) + " |"
         for name, label in (labels or LABELS).items()
     ]
     top = f"| {head} | " + " | ".join(columns) + " |"
     return "\n".join([top, "|---" * (len(columns) + 1) + "|", *rows])
 
 
-def _show(estimate: Estimate | None) -> str:
+def in_words(estimate: Estimate | None) -> str:
     return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]" if estimate else "-"

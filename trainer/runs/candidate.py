@@ -326,8 +326,7 @@ def _in_words(found: ExaminedRelease) -> str:
     solved = f"release {found.number} solves {sgc.mean:.1f} %"
     if found.difference is None:
         return f"{solved} of {found.figures.scenarios} scenarios"
-    by = found.difference.sgc
-    return f"{solved} ({by.mean:+.1f} [{by.low:+.1f}, {by.high:+.1f}] points)"
+    return f"{solved} ({found.difference.sgc.signed} points)"
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -8,10 +8,10 @@ import msgspec
 
 from trainer.evaluation.metrics import (
     Comparison,
-    Estimate,
     PolicyMetrics,
     TaskResult,
     compare_runs,
+    in_words,
     measure_runs,
     with_exact_shares,
 )
@@ -107,11 +107,11 @@ def as_markdown(rows: Sequence[TableRow], compared: dict[str, Comparison]) -> st
     for row in rows:
         found = row.metrics
         figures = (found.tgc, found.sgc, found.turns, found.tokens, found.skill_usage, found.success_skill_usage)
-        cells = [*map(_cell, figures), _cell(found.library_size)]
+        cells = [*map(in_words, figures), in_words(found.library_size)]
         lines.append(f"| {LABELS[row.name]} | {len(row.seeds)} | {' | '.join(cells)} |")
     lines += ["", "| SAGE minus | SGC, points | TGC, points | turns | tokens |", "|---" * 5 + "|"]
     for name, each in compared.items():
-        cells = [_signed(each.sgc), _signed(each.tgc), _signed(each.turns), _signed(each.tokens)]
+        cells = [each.sgc.signed, each.tgc.signed, each.turns.signed, each.tokens.signed]
         lines.append(f"| {LABELS[name]} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -139,11 +139,3 @@ def _runs(work: Path, plan: ExperimentPlan, row: str, exam: str) -> dict[int, li
         for seed, path in paths.items()
         if path.exists()
     }
-
-
-def _cell(estimate: Estimate | None) -> str:
-    return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]" if estimate else "-"
-
-
-def _signed(estimate: Estimate) -> str:
-    return f"{estimate.mean:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"

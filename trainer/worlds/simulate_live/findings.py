@@ -62,7 +62,6 @@ def as_markdown(found: dict[str, ArmFindings]) -> str:
     )
     lines = [head, "|---" * 13 + "|"]
     for arm, each in found.items():
-        over = each.over_off
         cells = [
             str(each.seeds),
             str(each.days),
@@ -72,7 +71,7 @@ def as_markdown(found: dict[str, ArmFindings]) -> str:
             *map(str, (each.days_below_start, each.days_below_off)),
             *map(str, (each.promoted, each.rejected, each.rolled_back)),
             ", ".join(map(str, each.trial_days)) or "-",
-            f"{over.mean:+.1f} [{over.low:+.1f}, {over.high:+.1f}]" if over else "-",
+            each.over_off.signed if each.over_off else "-",
         ]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
