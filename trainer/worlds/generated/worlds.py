@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 
+from app.apis.double.receiver import RefusedError
 from app.base.errors import NotFoundError
 from app.base.values import Json
 from trainer.environment import Verdict
@@ -125,6 +126,14 @@ def _wrong_answer(expected: str | int | None, answer: Json, *, completed: bool) 
     return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"
 
 
+def fields_of(body: bytes) -> dict[str, Json]:
+    """Raises RefusedError."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise RefusedError(422, "the body is not a json object") from error
+
+
 class WorldRequest(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: tuple[str, ...]  # in the app
@@ -134,25 +143,13 @@ class WorldRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Json]:
         """Of the body. Raises RefusedError."""
-        try:
-            return msgspec.json.decode(self.body, type=dict[str, Any]) if self.body else {}
-        except msgspec.MsgspecError as error:
-            raise RefusedError(422, "the body is not a json object") from error
+        return fields_of(self.body) if self.body else {}
 
 
 class WorldResponse(msgspec.Struct, frozen=True):
     status: int
     content: Json
     headers: tuple[tuple[str, str], ...] = ()
-
-
-class RefusedError(Exception):
-    """A service refuses a request. The message is short and names the remedy."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 class AppServices:

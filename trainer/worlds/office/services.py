@@ -16,10 +16,11 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody
 
+from app.apis.double.receiver import RefusedError
 from app.base.errors import AppError, UnauthorizedError
 from app.base.values import Json
 from trainer.environment import Scenario, Split
-from trainer.worlds.generated.worlds import RefusedError
+from trainer.worlds.generated.worlds import fields_of
 from trainer.worlds.office.apps import APP_NAMES, Site, document
 from trainer.worlds.office.scenarios import draw, place_at
 from trainer.worlds.office.worlds import Item, Worlds, method_of, perform, verify
@@ -116,7 +117,7 @@ def call_operation(worlds: Worlds, call: OperationCall) -> tuple[int, Json]:
     try:
         if call.method != method_of(site, call.app, call.operation):
             raise RefusedError(405, f"{call.operation} is not a {call.method}")
-        given = call.query if call.method == "GET" else _fields(call.body)
+        given = call.query if call.method == "GET" else fields_of(call.body)
         world = worlds.at(call.site, call.world)
         result = perform(site, world, (call.app, call.operation), call.token, given)
     except RefusedError as refusal:
@@ -203,13 +204,6 @@ def _submittable(scenario: Scenario) -> list[Json]:
 def _shown(item: Item) -> dict[str, Json]:
     shown = {name: getattr(item, name) for name in ("id", "person", "label", "number")}
     return {**shown, "done": sorted(item.done)}
-
-
-def _fields(body: bytes) -> dict[str, Json]:
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise RefusedError(422, "the body is not a json object") from error
 
 
 def _explain(_: AnyRequest, error: AppError) -> Response[dict[str, str]]:

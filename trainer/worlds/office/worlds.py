@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from app.apis.double.receiver import RefusedError
 from app.base.errors import NotFoundError
 from app.base.values import Json
 from trainer.environment import Verdict
-from trainer.worlds.generated.worlds import RefusedError
 from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, AppSite, AppSpec, Role, Site
 from trainer.worlds.office.scenarios import DEMO, Place, place_of
 
