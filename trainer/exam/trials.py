@@ -163,7 +163,7 @@ async def _reset_by_message(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApiTrials:
+class ServerTrials:
     """Implements `Trials`. A task's check decides, so a task without one cannot be judged."""
 
     catalog: Catalog
@@ -190,18 +190,18 @@ class ApiTrials:
         return item.record is not None and all(reads(call.api) for call in item.record.calls)
 
     @asynccontextmanager
-    async def open(self, item: ExamItem) -> AsyncIterator["ApiWorld"]:
+    async def open(self, item: ExamItem) -> AsyncIterator["ServerWorld"]:
         """Raises StagingError if the APIs cannot be reset."""
         async with self.slots, self.alone():
-            world = ApiWorld(item, self)
+            world = ServerWorld(item, self)
             await world.reset()
             yield world
 
 
-class ApiWorld:
+class ServerWorld:
     """One trial. Implements `World`, with a gateway of its own."""
 
-    def __init__(self, item: ExamItem, trials: ApiTrials) -> None:
+    def __init__(self, item: ExamItem, trials: ServerTrials) -> None:
         self.item, self.task, self.now = item, item.task, item.now
         self.catalog, self.client = trials.catalog, trials.client
         self._trials = trials
@@ -253,7 +253,7 @@ class ApiWorld:
 
 
 async def _checked(
-    item: ExamItem, trials: "RecordedTrials | ApiTrials", gateway: Gateway, answer: Json
+    item: ExamItem, trials: "RecordedTrials | ServerTrials", gateway: Gateway, answer: Json
 ) -> Verdict:
     """By the task's check, whose calls go through `gateway`."""
     assert item.check is not None  # `can_judge`
@@ -410,14 +410,14 @@ async def open_trials(
             limits = RolloutLimits.of(job.deployment).session
             yield RecordedTrials(catalog, sandbox, limits, constant_reads(records, catalog.is_read))
             return
-        async with _api_trials(ground, job, sessions, apis, catalog, sandbox) as trials:
+        async with _server_trials(ground, job, sessions, apis, catalog, sandbox) as trials:
             yield trials
 
 
 @asynccontextmanager
-async def _api_trials(
+async def _server_trials(
     ground: Ground, job: Job, sessions: Sessions, apis: ProjectApis, catalog: Catalog, sandbox: Sandbox
-) -> AsyncIterator[ApiTrials]:
+) -> AsyncIterator[ServerTrials]:
     store = ProjectSecrets(sessions, job.project_id)
     if ground == "staging":
         servers = await staging_servers(catalog, apis.settings.staging, store)
@@ -438,7 +438,7 @@ async def _api_trials(
         open_bounded(only=[each.url for each in servers.webhooks.values()]) as to_webhooks,
         McpServers(client, servers.commands) as mcp,
     ):
-        yield ApiTrials(
+        yield ServerTrials(
             catalog=servers.catalog,
             client=client,
             credentials=servers.credentials or StoredCredentials(sessions, client, apis.documents),
