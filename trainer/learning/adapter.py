@@ -28,10 +28,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from app.base.errors import InvalidError, StorageError, first_line
+from app.base.errors import AdapterError, InvalidError, StorageError, first_line
 from app.base.files import scratch_directory
 from app.base.values import Json, Probe, ProbePoint
-from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash, inspect
 from app.releases.adapter_store import place
 from trainer.learning.batch import Batch, Sample, pad
 from trainer.learning.distributed import gather_full
@@ -169,21 +169,14 @@ def write_adapter(
 
 
 def check_adapter(path: Path) -> dict[str, Tensor]:
-    """The adapter's weights. Raises InvalidError if they are missing, unreadable or not finite: it must not be
-    served.
-    """
+    """The adapter's weights. Raises InvalidError if it must not be served."""
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise InvalidError(f"no adapter at {path}: it needs {CONFIG} and {WEIGHTS}")
     try:
-        tensors = load_file(path / WEIGHTS)
-    except (SafetensorError, OSError) as error:
-        raise InvalidError(f"the adapter at {path} cannot be read: {first_line(error)}") from error
-    if not tensors:
-        raise InvalidError(f"the adapter at {path} holds no weights")
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise InvalidError(f"the adapter at {path} has weights that are not finite: {name}")
-    return tensors
+        inspect(path)
+        return load_file(path / WEIGHTS)
+    except (AdapterError, SafetensorError, OSError) as error:
+        raise InvalidError(first_line(error)) from error
 
 
 def _portable_config(path: Path, base: str | None) -> dict[str, int]:
