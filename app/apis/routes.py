@@ -69,7 +69,7 @@ from app.tasks.requests import Principal
 from app.web.access import Access, Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName
 from app.web.problem import CHANGE, READ, problems
-from app.web.routes import DocumentRequest
+from app.web.requests import DocumentRequest
 
 TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
 _OF_DOCUMENT = ("description", "base_url", "variables", "operations", "prompt_signatures", "left_out")

@@ -37,6 +37,7 @@ from app.machine.health import ScopeCheck, hosted_failures, readiness_checks
 from app.machine.pages import HealthPages
 from app.machine.parts import Parts, load_parts, open_listener, open_services
 from app.machine.routes import REQUESTS, healthz, livez, metrics, readyz, remarks
+from app.processes.dependencies import Dependencies
 from app.processes.reference import reference_pages
 from app.projects.authorization import authorize
 from app.projects.home_pages import HomePages
@@ -83,7 +84,7 @@ from app.skills.routes import SkillController, SkillFolderController, SkillRunCo
 from app.tasks.chat.routes import ChatController, ChatModelController
 from app.tasks.events import TaskEventsController
 from app.tasks.feedback import FeedbackController
-from app.tasks.mcp_server.routes import mcp, running_server
+from app.tasks.mcp_server.routes import ToolParts, mcp, running_server
 from app.tasks.pages import FeedbackPages, ReplayPages, TaskChanges, TaskDetailPage, TaskPages
 from app.tasks.retention import RetentionLoop
 from app.tasks.routes import ErasureController, ExportController, JudgeController, RunnerController, TaskController
@@ -103,7 +104,7 @@ from app.web.pages import (
     show_nothing,
 )
 from app.web.problem import HANDLERS
-from app.web.routes import Dependencies, JsonRequest, answer_options
+from app.web.requests import JsonRequest, answer_options
 from app.web.server import Shutdown, log_requests
 
 _PAGES: list[Any] = [
@@ -224,7 +225,8 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
         async with open_dependencies() as dependencies:
             app.state["dependencies"] = dependencies
             app.state["key_gate"] = KeyGate()
-            async with running_server(dependencies) as app.state["mcp"]:
+            shared = {name: getattr(dependencies, name) for name in ToolParts.__struct_fields__}
+            async with running_server(ToolParts(**shared)) as app.state["mcp"]:
                 yield
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}

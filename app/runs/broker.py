@@ -7,7 +7,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,9 @@ TRAIN = "sage.train"  # the only job: its argument is the id of a training run
 _ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
 _EXPIRY_SECONDS = 600  # by then other messages have followed
 log = structlog.get_logger(__name__)
+
+NotifyWorkers = Callable[[UUID], Awaitable[None]]
+"""Announces a queued training run. A lost notification costs a delay, never a run."""
 
 TRANSPORT_ALIASES["folders"] = "app.runs.broker:FolderTransport"
 

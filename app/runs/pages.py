@@ -25,6 +25,7 @@ from app.db.notify import NotificationListener
 from app.db.tables import OPEN_RUNS
 from app.runs import datasets, schedule
 from app.runs import store as runs
+from app.runs.broker import NotifyWorkers
 from app.runs.datasets import DataRules
 from app.runs.practice import estimate
 from app.runs.routes import RunUpdate, cancel_run, put_schedule, remove_schedule, retry_run, start_run
@@ -36,7 +37,6 @@ from app.web.formats import csv_file
 from app.web.forms import Form, SettingField, entered_values, parse_form, read_form, setting_groups
 from app.web.pages import Visit, Visitor, after_change, page, render, visit_project
 from app.web.problem import AnyRequest
-from app.web.routes import NotifyWorkers
 from app.web.sse import EventBatch, event_stream
 
 _COMMON = (

@@ -29,6 +29,7 @@ from app.projects.settings import Limits
 from app.runs import datasets as dataset_table
 from app.runs import schedule
 from app.runs import store as runs
+from app.runs.broker import NotifyWorkers
 from app.runs.datasets import DataRules, DatasetStore, IncomingDataset, check_location, dataset_id_of, incoming
 from app.runs.experience import check_experience
 from app.runs.practice import check_practised_api, estimate
@@ -36,7 +37,6 @@ from app.runs.schedule import ScheduleRequest, Serving, outlook
 from app.web.access import ANY_KEY, Access, Caller, Db
 from app.web.fields import ConsoleLinks, Cursor, LastEventId, Limit, ProjectName, console_path
 from app.web.problem import CHANGE, READ, AnyRequest, problems
-from app.web.routes import NotifyWorkers
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
 log = structlog.get_logger(__name__)

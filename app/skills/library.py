@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import repeat
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -63,6 +63,15 @@ class _ProjectIndex:
         self.followed = 0  # revision of the project when the table was last read
         self.checked = _NEVER  # when the table was last read
         self.lock = asyncio.Lock()  # held while the index is read or changed
+
+
+@runtime_checkable
+class SkillSearch(Protocol):
+    """The part of the skill library that the API uses."""
+
+    async def find(
+        self, project_id: UUID, instruction: str, scenario: str | None, limit: int, *, principal: str
+    ) -> list[Offer]: ...
 
 
 class Library:

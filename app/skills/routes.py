@@ -36,6 +36,7 @@ from app.skills import moves, offers
 from app.skills import store as skills
 from app.skills.admission import admit_import, is_offered, stored_manifest
 from app.skills.folders import ReadSkill, RefusedFolderError, SkillFolder, check_all, read_all, write_folder
+from app.skills.library import SkillSearch
 from app.skills.offers import SkillStats, SkillUse
 from app.skills.requests import (
     ImportedFolder,
@@ -56,7 +57,6 @@ from app.tasks.views import Accepted
 from app.web.access import Access, Caller, Db
 from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
 from app.web.problem import CHANGE, READ, problems
-from app.web.routes import SkillSearch
 
 _ALPHA = 0.05  # of a difference at any time
 _SCENARIOS = 100  # of which what skills are worth is told apart

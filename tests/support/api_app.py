@@ -27,12 +27,12 @@ from app.engine.replica import ReplicaState
 from app.engine.tokenizer import ChatTokenizer
 from app.machine.routes import ReadinessCheck
 from app.processes.api import OpenDependencies, console_router, create_app
+from app.processes.dependencies import Dependencies
 from app.projects import keys
 from app.projects import store as projects
 from app.releases.adapter_store import AdapterDirectory, AdapterStore
 from app.releases.promotion import FirstRelease, Promoter
 from app.runs.datasets import DataRules, DatasetStore
-from app.web.routes import Dependencies
 from tests.support.recording_swapper import RecordingSwapper
 from tests.support.shared_reader import shared_reader
 

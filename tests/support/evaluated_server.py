@@ -18,6 +18,7 @@ from app.base.values import Offer
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
 from app.processes.api import create_app
+from app.processes.dependencies import Dependencies
 from app.projects import keys
 from app.releases.adapter_store import AdapterDirectory
 from app.releases.promotion import Promoter
@@ -27,7 +28,6 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.library import Library
 from app.tasks.execution import TaskExecutor
 from app.tasks.runner import Runner, RunnerOptions
-from app.web.routes import Dependencies
 from tests.support.api_app import BASE_ALONE, BUSY
 from tests.support.listening_app import listening_app
 from tests.support.office_instructions import asked_by

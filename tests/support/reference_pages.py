@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from app.processes.api import create_app
+from app.processes.dependencies import Dependencies
 from app.processes.reference import reference_pages
 from app.web.manual import DIRECTORY
-from app.web.routes import Dependencies
 
 
 def openapi_document() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from app.base.settings import Settings
 from app.db.database import Sessions
 from app.db.notify import NotificationListener
 from app.processes.api import create_app
+from app.processes.dependencies import Dependencies
 from app.projects import keys
 from app.releases.adapter_store import AdapterDirectory
 from app.releases.promotion import Promoter
@@ -24,7 +25,6 @@ from app.skills.library import Library
 from app.skills.search import query_ngram
 from app.tasks.execution import TaskExecutor
 from app.tasks.runner import Runner, RunnerOptions
-from app.web.routes import Dependencies
 from tests.support.api_app import BASE_ALONE, BUSY, asgi_client, running
 from tests.support.ledger import Ledger
 from tests.support.recording_swapper import RecordingSwapper

@@ -21,12 +21,12 @@ from app.db.notify import NotificationListener
 from app.db.queries import from_now
 from app.machine.health import RunnerError, check_runners
 from app.processes.api import create_app
+from app.processes.dependencies import Dependencies
 from app.projects import store as projects
 from app.releases.adapter_store import AdapterDirectory
 from app.releases.promotion import Promoter
 from app.runs import store as runs
 from app.runs.datasets import DatasetStore
-from app.web.routes import Dependencies
 from tests.support.api_app import (
     BASE_ALONE,
     BUSY,

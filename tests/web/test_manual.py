@@ -15,9 +15,9 @@ import pytest
 from litestar import Litestar
 
 from app.processes.api import create_app
+from app.processes.dependencies import Dependencies
 from app.processes.reference import reference_pages
 from app.web.manual import DIRECTORY, ManualPage, load_manual, manual_routes, render
-from app.web.routes import Dependencies
 from tests.support.api_app import asgi_client, problem
 from tests.support.every_row import every_row
 from tests.support.reference_pages import openapi_document

@@ -6,9 +6,9 @@ import pytest
 
 from app.base.run_settings import RunSettings
 from app.db.database import Sessions
+from app.processes.dependencies import Dependencies
 from app.projects.settings import ProjectSettings
 from app.web.openapi import field_docs
-from app.web.routes import Dependencies
 from tests.support.api_app import ApiApp, open_api_app
 from tests.support.reference_pages import openapi_document
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest_asyncio
 
 from app.processes.api import create_app
+from app.processes.dependencies import Dependencies
 from app.projects import store as projects
-from app.web.routes import Dependencies
 from tests.support.api_app import ApiApp, open_api_app
 from tests.support.emptied_database import emptied_database
 from tests.support.every_row import every_row

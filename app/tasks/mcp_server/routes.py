@@ -28,8 +28,11 @@ from app.base.fields import Scenario, Text, columns
 from app.base.text import shortened
 from app.base.values import Json
 from app.db import results, tables
-from app.db.database import TRANSIENT, reading
+from app.db.database import TRANSIENT, Sessions, reading
+from app.db.notify import NotificationListener
 from app.projects.authorization import authorize, find_project, project_filter
+from app.projects.settings import Limits
+from app.skills.library import SkillSearch
 from app.skills.requests import SkillMatch
 from app.skills.routes import SkillRunRequest, run_skill, search_skills
 from app.tasks import store as tasks
@@ -40,7 +43,6 @@ from app.tasks.submission import submit_request
 from app.tasks.views import TaskPage, TaskView, view_task
 from app.web.access import ANY_KEY, Access
 from app.web.problem import problem_for
-from app.web.routes import Dependencies
 
 _MAX_BODY_BYTES = 1 << 20
 _CHARS = 500  # of a message
@@ -61,11 +63,20 @@ Report = Callable[[int, str], Awaitable[None]]
 """Tells the client how far the call is, by a number that grows, and what happens."""
 
 
+class ToolParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tools answer from."""
+
+    sessions: Sessions
+    listener: NotificationListener
+    library: SkillSearch
+    limits: Limits
+
+
 class ToolCall(msgspec.Struct, frozen=True):
     """Who calls, with what there is to answer."""
 
     access: Access
-    parts: Dependencies
+    parts: ToolParts
     report: Report
 
 
@@ -381,7 +392,7 @@ async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def running_server(parts: Dependencies) -> AsyncIterator[StreamableHTTPSessionManager]:
+async def running_server(parts: ToolParts) -> AsyncIterator[StreamableHTTPSessionManager]:
     """Answers requests while it is entered."""
 
     async def list_tools(context: Context, _: object) -> types.ListToolsResult:
@@ -406,9 +417,7 @@ async def running_server(parts: Dependencies) -> AsyncIterator[StreamableHTTPSes
         yield manager
 
 
-async def _call(
-    parts: Dependencies, context: Context, params: types.CallToolRequestParams
-) -> types.CallToolResult:
+async def _call(parts: ToolParts, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
     """A failure is a result: the client's model reads it, and may mend the call."""
     tool = _TOOLS.get(params.name)
     if tool is None:
