@@ -40,10 +40,10 @@ from app.apis.documents.routes import (
     Url,
     find_override,
     operation_states,
-    read_api,
     refresh_document,
     set_for_operation,
 )
+from app.apis.documents.stored import read_api
 from app.apis.double.routes import compare_api, practice_of
 from app.apis.presentation import AppView, OperationOverride, OperationView
 from app.apis.routes import (

@@ -31,17 +31,14 @@ from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
 from app.apis.documents.routes import (
     ApiPatch,
-    ApiReaders,
     ApiRequest,
     Reader,
     Readers,
     content_of,
     fetch_for,
-    read_api,
-    read_former,
-    read_request,
     untrusted_remarks,
 )
+from app.apis.documents.stored import ApiReaders, read_api, read_former, read_request
 from app.apis.mcp import listing
 from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import McpServers
@@ -60,10 +57,9 @@ from app.db.tables import AuditAction, PracticeSource
 from app.engine.model_scope import ModelScope, trial_remark
 from app.projects import audit
 from app.projects.authorization import find_project
-from app.releases import manifest, manifest_store, tools
+from app.releases import manifest, tools
 from app.releases import store as releases
 from app.releases.refresh import record_change
-from app.releases.tools import presentation_of
 from app.sandbox.protocol import RefusalError
 from app.tasks.requests import Principal
 from app.web.access import Access, Caller, Db
@@ -245,7 +241,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
 
 def _summary(row: tables.Api, project: str) -> dict[str, Any]:
     links = ConsoleLinks.to(f"/console/apis/{row.name}", project)
-    computed = {"project": project, "links": links, "naming": presentation_of(row).naming}
+    computed = {"project": project, "links": links, "naming": apis.presentation_of(row).naming}
     return computed | columns(row, ApiSummary, "trial", *computed)
 
 
@@ -362,7 +358,7 @@ async def register_api(
         session,
         project.id,
         data.name,
-        source=data.url or (data.mcp or "upload").rstrip("/"),
+        source=data.url or (data.mcp or apis.UPLOADED).rstrip("/"),
         server=data.server,
         document=document,
         digest=app.digest,
@@ -492,7 +488,7 @@ async def _check_server(session: AsyncSession, former: _Former, app: AppView, da
 def _request(data: ApiRequest, former: _Former | None, model_scope: ModelScope) -> ReadRequest:
     """How the document is read, after the one that it replaces."""
     new = AS_WRITTEN if model_scope.as_written else Presentation(naming="readable")
-    presented = new if former is None else presentation_of(former.row)
+    presented = new if former is None else apis.presentation_of(former.row)
     naming = data.naming or presented.naming
     app = former.app if former is not None and naming == presented.naming else None
     bind = data.bind if data.bind is not UNSET else {} if former is None else former.row.bind
@@ -578,7 +574,7 @@ async def call_api(
     """One call, as a task would make it. Raises NotFoundError, InvalidError that names the field."""
     row = await apis.get(session, owner.id, name, document=False)
     document = await tools.api_document(session, row)
-    content = await manifest_store.document(session, row.id, row.digest)
+    content = await apis.document(session, row.id, row.digest)
     request = read_request(row, row.bind)
     held = frozenset(await credentials.usable(session, row.id, data.principal))
     await session.commit()  # no transaction is held during the call

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
+from app.apis.presentation import Presentation
 from app.base.errors import ConflictError, NotFoundError, SettingError
 from app.base.values import Json
 from app.db import tables
@@ -25,6 +26,8 @@ from app.db.tables import PracticeSource
 WITHOUT_DOCUMENT: Final = defer(tables.Api.document, raiseload=True)
 FAILED_OF_TASKS: Final = 100
 """The latest tasks of a project, which are looked through for failed calls."""
+UPLOADED: Final = "upload"
+"""The source of a document that has no URL."""
 _FAILED: Final = 20
 _CHANGES: Final = 100
 _IS_LISTING: Final = tables.Api.document["mcp"].as_string().is_not(None)
@@ -178,6 +181,16 @@ def token_of(handle: Handle, row: tables.Api | Row[Any]) -> str | None:
         raise SettingError(f"the token of the API {row.name!r} cannot be read: {error}") from error
 
 
+def presentation_of(row: tables.Api) -> Presentation:
+    """How the API is presented now."""
+    return msgspec.convert(row.presentation, Presentation)
+
+
+def url_of(source: str) -> str | None:
+    """Of a document; None if it was uploaded."""
+    return None if source == UPLOADED else source
+
+
 async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[tables.Api]:
     """Ordered by name, without their documents, which may be large."""
     query = select(tables.Api).where(tables.Api.project_id == project_id).order_by(tables.Api.name)
@@ -195,6 +208,23 @@ async def get(session: AsyncSession, project_id: UUID, name: str, *, document: b
     if row is None:
         raise _unknown(name)
     return row
+
+
+async def document(session: AsyncSession, api_id: UUID, digest: str) -> bytes:
+    """A document that an API has or had, as JSON that is not decoded."""
+    api = tables.Api
+    query = select(cast(api.document, Text)).where(api.id == api_id, api.digest == digest)
+    text = await session.scalar(query)
+    return await kept_document(session, digest) if text is None else str(text).encode()
+
+
+async def kept_document(session: AsyncSession, digest: str) -> bytes:
+    """A document of a release, as JSON that is not decoded."""
+    kept = tables.ToolDocument
+    text = await session.scalar(select(cast(kept.document, Text)).where(kept.digest == digest))
+    if text is None:
+        raise NotFoundError("an API document was removed before it could be read")
+    return str(text).encode()
 
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:

@@ -11,7 +11,7 @@ import structlog
 from app.apis import store as apis
 from app.apis import trials
 from app.apis.documents.reader import DocumentReader
-from app.apis.documents.routes import read_request
+from app.apis.documents.stored import read_request
 from app.apis.trials import TriedApi
 from app.base.errors import AppError
 from app.base.loop import BACKGROUND, Loop, Looping, faults_by_part
@@ -21,7 +21,7 @@ from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
 from app.machine.routes import ReadinessCheck
-from app.releases import hosted_models, manifest_store
+from app.releases import hosted_models
 from app.releases import store as releases
 from app.web.server import Shutdown
 
@@ -167,7 +167,7 @@ class ScopeCheck(Looping):
         """None for a document that cannot be read: its tasks say so."""
         try:
             async with self._sessions() as session:
-                content = await manifest_store.document(session, row.id, row.digest)
+                content = await apis.document(session, row.id, row.digest)
             app = await self._reader.view(read_request(row, row.bind), content, row.digest)
         except AppError as error:
             log.warning("the operations of an API are unknown", api=row.name, cause=str(error))

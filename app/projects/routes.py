@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
-from app.apis.documents.routes import read_api
+from app.apis.documents.stored import read_api
 from app.apis.servers import refuse_production
 from app.base.errors import ForbiddenError, InvalidError, NotFoundError
 from app.base.fields import Name, Text, columns

@@ -16,6 +16,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompts import prompt_of
+from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
 from app.apis.presentation import OperationTraits, Presentation
 from app.base.errors import InvalidError
@@ -376,7 +377,7 @@ async def _tools(
     async def traits(name: str, tool: Tool) -> Mapping[str, OperationTraits]:
         if reader is None:
             return {}
-        text = await manifest_store.kept_document(session, tool.digest)
+        text = await apis.kept_document(session, tool.digest)
         await session.commit()  # no transaction is held while a document is read
         return await reader.traits(name, text, tool.digest, msgspec.convert(tool.presentation, Presentation))
 

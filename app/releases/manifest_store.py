@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Text, Uuid, and_, bindparam, cast, exists, or_, select
+from sqlalchemy import ColumnElement, Row, Uuid, and_, bindparam, exists, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
@@ -255,23 +255,6 @@ async def tool_set(session: AsyncSession, digest: str) -> dict[str, Tool]:
     """The API documents of a set, by name."""
     row = await session.get_one(tables.ToolSet, digest)
     return {name: Tool(each, row.presentations.get(name, {})) for name, each in row.documents.items()}
-
-
-async def document(session: AsyncSession, api_id: UUID, digest: str) -> bytes:
-    """A document that an API has or had, as JSON that is not decoded."""
-    api = tables.Api
-    query = select(cast(api.document, Text)).where(api.id == api_id, api.digest == digest)
-    text = await session.scalar(query)
-    return await kept_document(session, digest) if text is None else str(text).encode()
-
-
-async def kept_document(session: AsyncSession, digest: str) -> bytes:
-    """A document of a release, as JSON that is not decoded."""
-    kept = tables.ToolDocument
-    text = await session.scalar(select(cast(kept.document, Text)).where(kept.digest == digest))
-    if text is None:
-        raise NotFoundError("an API document was removed before it could be read")
-    return str(text).encode()
 
 
 async def store_prompt(session: AsyncSession, digest: str, text: str) -> None:

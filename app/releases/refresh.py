@@ -22,6 +22,7 @@ from app.apis.credentials.credential import Credentials
 from app.apis.documents.fetch import DocumentFetch, check_origin, check_server, of_api
 from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
+from app.apis.documents.stored import read_request
 from app.apis.mcp import listing
 from app.apis.mcp.connection import Changed, McpCommand, McpServers, McpTarget
 from app.apis.mcp.document import is_listing, oauth_of
@@ -35,7 +36,7 @@ from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction, SkillState
 from app.projects import audit
 from app.projects.settings import Risk
-from app.releases import manifest, manifest_store, tools
+from app.releases import manifest, tools
 from app.releases.manifest import compare
 from app.skills import moves, repairs
 from app.skills.admission import stored_manifest
@@ -53,21 +54,15 @@ async def refresh_api(
     """The change, or None if there is none. A document that cannot be fetched or read is recorded as such."""
     async with sessions() as session:
         row = await session.get(tables.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
-        if row is None or row.source == "upload":
+        if row is None or row.source == apis.UPLOADED:
             return None
-        old_content = await manifest_store.document(session, row.id, row.digest)
+        old_content = await apis.document(session, row.id, row.digest)
     if is_listing(old_content):
         async with sessions.begin() as session:
             await apis.checked(session, api_id)
             await listing.mark(session, row.project_id, row.source)  # for `McpRefresh`
         return None
-    request = ReadRequest(
-        name=row.name,
-        source=row.source,
-        server=row.server,
-        presentation=tools.presentation_of(row),
-        bind=dict(row.bind),
-    )
+    request = read_request(row, row.bind)
     try:
         old = await reader.view(request, old_content, row.digest)
         fetch = _fetch(sessions, client, row, old)
@@ -261,10 +256,10 @@ class McpRefresh(Looping):
     async def _refresh(self, row: tables.Api) -> None:
         async with self._sessions() as session:
             api = await tools.api_document(session, row)
-            old_content = await manifest_store.document(session, row.id, row.digest)
+            old_content = await apis.document(session, row.id, row.digest)
         shared = (self._sessions, self._servers, self._client)
         content = await connected_listing(*shared, api, row.source, oauth_of(old_content))
-        request = ReadRequest(name=row.name, presentation=tools.presentation_of(row), bind=row.bind)
+        request = ReadRequest(name=row.name, presentation=apis.presentation_of(row), bind=row.bind)
         old = await self._reader.view(request, old_content, row.digest)
         named = msgspec.structs.replace(request, names=old.names)
         app, document = await self._reader.read(named, content, check=False)

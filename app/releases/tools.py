@@ -46,7 +46,7 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     bind: dict[str, Json]
     secrets_for: str | None = None
     token_origins: tuple[str, ...] = ()
-    digest: str  # of the document, see `manifest_store.document`
+    digest: str  # of the document, see `apis.store.document`
     presentation: Presentation = AS_WRITTEN
 
 
@@ -56,11 +56,6 @@ async def api_documents(session: AsyncSession, release: tables.Release) -> Seque
     tools = await tools_of(session, release)
     secured = await credentials.secured_apis(session, release.project_id)
     return [document_of(session, row, tools[row.name], row.id in secured) for row in rows if row.name in tools]
-
-
-def presentation_of(row: tables.Api) -> Presentation:
-    """How the API is presented now."""
-    return msgspec.convert(row.presentation, Presentation)
 
 
 async def api_document(session: AsyncSession, row: tables.Api) -> ApiDocument:
@@ -135,7 +130,7 @@ class Catalogs:
         async with self._parsing:
             if version not in versions:
                 async with self._sessions() as session:
-                    content = await manifest_store.document(session, api.id, api.digest)
+                    content = await apis.document(session, api.id, api.digest)
                 versions[version] = await asyncio.to_thread(_parsed, api, content)
                 if len(versions) > _KEPT:
                     del versions[next(iter(versions))]
@@ -143,8 +138,7 @@ class Catalogs:
 
 
 def _parsed(api: ApiDocument, content: bytes) -> App:
-    source = None if api.source == "upload" else api.source
-    app = parse_document(api.name, read_document(content), source=source, server=api.server)
+    app = parse_document(api.name, read_document(content), source=apis.url_of(api.source), server=api.server)
     app = present(app, api.presentation)
     app = trusting(bind_parameters(app, api.bind), api)
     index_of(app)  # here, in a thread, as the next

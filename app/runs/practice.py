@@ -34,7 +34,6 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import OPEN_RUNS
 from app.projects.settings import ApprovalRules
-from app.releases import manifest_store
 from app.releases.tools import ApiDocument, ProjectSecrets, trusting
 from app.runs import store as runs
 from app.runs.schedule import Serving
@@ -138,7 +137,7 @@ class _Reading:
         document = api.document
         self.request = ReadRequest(
             name=document.name,
-            source=None if document.source == "upload" else document.source,
+            source=apis.url_of(document.source),
             server=document.server,
             presentation=document.presentation,
             bind=document.bind,
@@ -150,9 +149,7 @@ class _Reading:
     async def content(self) -> bytes:
         if not self._content:
             async with self._api.sessions() as session:
-                self._content = await manifest_store.document(
-                    session, self._api.document.id, self._api.document.digest
-                )
+                self._content = await apis.document(session, self._api.document.id, self._api.document.digest)
         return self._content
 
     def is_time_up(self) -> bool:

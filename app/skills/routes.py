@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis import store as apis
 from app.apis.catalog import Catalog
 from app.apis.documents.reader import DocumentReader
-from app.apis.documents.routes import read_api
+from app.apis.documents.stored import read_api
 from app.apis.presentation import outline
 from app.base.errors import ConflictError, InvalidError
 from app.base.values import Json, SkillRun

@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.rollout import ResumeState, run_rollout
+from app.apis import store as apis
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.recorded_calls import RecordedCalls
 from app.apis.documents.reader import DocumentReader
@@ -28,7 +29,7 @@ from app.db import results, tables
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.projects import store as projects
-from app.releases import manifest_store, tools, trials_store
+from app.releases import tools, trials_store
 from app.releases.tools import ProjectSecrets
 from app.releases.trials_store import ShadowOutcome
 from app.tasks import store as tasks
@@ -148,7 +149,7 @@ async def _safe_operations(session: AsyncSession, reader: DocumentReader, releas
     rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
     safe: set[str] = set()
     for api in await tools.api_documents(session, release):
-        content = await manifest_store.document(session, api.id, api.digest)
+        content = await apis.document(session, api.id, api.digest)
         await session.commit()  # no transaction is held while a document is read
         for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
             known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))

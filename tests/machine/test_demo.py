@@ -14,7 +14,7 @@ from app.base.errors import ApiDocumentError
 from app.db.database import Sessions
 from app.machine.up import PROJECT, first_task, register_demo
 from app.projects import store as projects
-from app.releases import manifest, manifest_store, tools
+from app.releases import manifest, tools
 from app.releases import store as releases
 from app.tasks import queue
 from tests.support.rows import LEASE, task_row
@@ -67,7 +67,7 @@ async def test_registering_again_does_not_undo_a_roll_back(
     async with committed() as session:
         active = await releases.active(session, project.id)
         [mail] = await tools.api_documents(session, active)
-        document = json.loads(await manifest_store.document(session, mail.id, mail.digest))
+        document = json.loads(await apis.document(session, mail.id, mail.digest))
     assert (active.id, mail.name, document) == (serving.id, "mail", {"old": True})
 
 

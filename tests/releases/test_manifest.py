@@ -13,7 +13,7 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.projects import audit
-from app.releases import manifest, manifest_store, tools
+from app.releases import manifest, tools
 from app.releases import store as releases
 from app.releases.tools import ApiDocument
 from app.tasks import queue
@@ -49,7 +49,7 @@ async def served(session: AsyncSession, release: tables.Release) -> list[tuple[s
 
 
 async def document_of(session: AsyncSession, api: ApiDocument) -> Any:
-    return json.loads(await manifest_store.document(session, api.id, api.digest))
+    return json.loads(await apis.document(session, api.id, api.digest))
 
 
 async def test_a_project_without_tasks_keeps_its_release_while_its_apis_are_registered(

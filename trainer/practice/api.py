@@ -24,7 +24,7 @@ from app.base.values import Json, Task
 from app.db.database import Sessions, reading
 from app.db.tables import PracticeSource
 from app.projects.settings import ProjectSettings
-from app.releases import manifest, manifest_store
+from app.releases import manifest
 from app.releases.tools import ApiDocument
 from app.runs.practice import RealApi, read_real_api
 from trainer.environment import Scenario, Split, World
@@ -110,7 +110,7 @@ async def open_practice(job: Job, sessions: Sessions, choice: PracticeChoice) ->
                 f"the project {job.project} has no API {choice.api}: it has {', '.join(sorted(known)) or 'none'}"
             )
         api = known[choice.api]
-        content = await manifest_store.document(session, api.id, api.digest)
+        content = await apis.document(session, api.id, api.digest)
     path = job.directory / _SAMPLES
     samples = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, Json]) if path.exists() else {}
     return PracticeEnvironment(await asyncio.to_thread(_practice, api, content, samples))

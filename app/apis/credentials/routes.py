@@ -32,7 +32,7 @@ from app.apis.credentials.requests import CredentialView
 from app.apis.credentials.schemes import SecurityScheme
 from app.apis.credentials.stored_credentials import prepare
 from app.apis.documents.reader import DocumentReader
-from app.apis.documents.routes import read_api
+from app.apis.documents.stored import read_api
 from app.apis.mcp.document import OAUTH
 from app.base.errors import AppError, InvalidError
 from app.db import tables

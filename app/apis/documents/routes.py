@@ -22,8 +22,8 @@ from app.apis.catalog import App
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential, Credentials
 from app.apis.documents.fetch import DocumentFetch, check_origin, given, is_trusted, of_api, of_registration
-from app.apis.documents.read_process import ReadRequest
 from app.apis.documents.reader import DocumentReader
+from app.apis.documents.stored import ApiReaders, read_api, read_former, read_request
 from app.apis.mcp.connection import SCHEME, McpCommand, McpServers
 from app.apis.mcp.document import McpOAuth, oauth_of
 from app.apis.mcp.listing import connected_listing, first_listing
@@ -39,9 +39,8 @@ from app.db.tables import AuditAction, PracticeSource, RepairOutcome
 from app.projects import audit
 from app.projects.authorization import find_project
 from app.projects.settings import Risk
-from app.releases import manifest, manifest_store, tools
+from app.releases import manifest, tools
 from app.releases.refresh import refresh_api
-from app.releases.tools import presentation_of
 from app.skills import repairs
 from app.web.access import Access, Caller, Db
 from app.web.fields import ProjectName
@@ -152,48 +151,6 @@ class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     practice: Practice | UnsetType = UNSET
 
 
-async def read_api(
-    reader: DocumentReader, session: AsyncSession, row: tables.Api, bind: Mapping[str, Json]
-) -> AppView:
-    """Ends the transaction. Raises InvalidError for new bindings that do not fit."""
-    content = await manifest_store.document(session, row.id, row.digest)
-    await session.commit()  # no transaction is held while a document is read
-    return await reader.view(read_request(row, bind), content, row.digest)
-
-
-async def read_former(reader: DocumentReader, session: AsyncSession, row: tables.Api) -> AppView | None:
-    """The API that is replaced; None if an earlier version of this server stored it, and it cannot be read any
-    more. Ends the transaction.
-    """
-    try:
-        return await read_api(reader, session, row, row.bind)
-    except ApiDocumentError:
-        await session.commit()
-        return None
-
-
-def read_request(row: tables.Api, bind: Mapping[str, Json]) -> ReadRequest:
-    """How the API's document is read. New bindings are checked."""
-    source = None if row.source == "upload" else row.source
-    return ReadRequest(
-        name=row.name,
-        source=source,
-        server=row.server,
-        presentation=presentation_of(row),
-        bind=dict(bind),
-        check=bind != row.bind,
-    )
-
-
-class ApiReaders(NamedTuple):
-    """What APIs are fetched, read and tried with."""
-
-    sessions: Sessions
-    http_client: httpx.AsyncClient
-    document_reader: DocumentReader
-    mcp_commands: Mapping[str, McpCommand]
-
-
 Reader: TypeAlias = NamedDependency[DocumentReader]
 Readers: TypeAlias = NamedDependency[ApiReaders]
 
@@ -248,7 +205,7 @@ async def _connected(
     """The API as it is, with its address, if it is the same MCP server and has a token by OAuth."""
     if row is None or row.source != server.rstrip("/") or isinstance(data.bearer_token, str):
         return None
-    oauth = oauth_of(await manifest_store.document(session, row.id, row.digest))
+    oauth = oauth_of(await apis.document(session, row.id, row.digest))
     rows = await credentials.of_api(session, row.id)
     if oauth is None or not any(each.authorized and each.value is not None for each in rows):
         return None
@@ -376,7 +333,7 @@ async def refresh_document(
 ) -> RefreshView:
     """Raises NotFoundError, ConflictError for a document that was uploaded."""
     row = await apis.get(session, owner.id, name, document=False)
-    if row.source == "upload":
+    if row.source == apis.UPLOADED:
         raise ConflictError(f"the document of {name} was uploaded: send the new one to POST /v1/apis")
     await session.commit()
     change = await refresh_api(
@@ -530,7 +487,7 @@ async def set_for_operation(
     if len(overrides) > _OVERRIDES:
         raise InvalidError(f"at most {_OVERRIDES:,} operations of one API can have something set for them")
     presentation = msgspec.structs.replace(before.presentation, overrides=overrides)
-    content = await manifest_store.document(session, row.id, row.digest)
+    content = await apis.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     request = msgspec.structs.replace(read_request(row, row.bind), presentation=presentation)
     after = await reader.view(request, content, row.digest)

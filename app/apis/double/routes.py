@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis import store as apis
 from app.apis.documents.reader import DocumentReader
-from app.apis.documents.routes import ApiReaders, read_request
+from app.apis.documents.stored import ApiReaders, read_request
 from app.apis.double.coverage import Coverage
 from app.apis.store import Comparison
 from app.base.fields import columns
@@ -20,7 +20,7 @@ from app.db import tables
 from app.db.tables import PracticeSource
 from app.projects import store as projects
 from app.projects.authorization import find_project
-from app.releases import manifest_store, tools
+from app.releases import tools
 from app.runs.practice import RealApi, read_real_api
 from app.web.access import Caller, Db
 from app.web.fields import ProjectName
@@ -80,7 +80,7 @@ class ApiPracticeController(Controller):
 
 async def practice_of(session: AsyncSession, reader: DocumentReader, row: tables.Api) -> PracticeView:
     """Ends the transaction."""
-    content = await manifest_store.document(session, row.id, row.digest)
+    content = await apis.document(session, row.id, row.digest)
     await session.commit()  # no transaction is held while a document is read
     coverage = msgspec.structs.asdict(await reader.coverage(read_request(row, row.bind), content, row.digest))
     if (found := apis.comparison_of(row)) is None:

@@ -23,7 +23,7 @@ from app.apis.mcp.connection import McpServers
 from app.apis.mcp.listing import discover
 from app.base.errors import ApiDocumentError
 from app.db.database import Sessions
-from app.releases import manifest_store, tools
+from app.releases import tools
 from app.releases.refresh import McpRefresh
 from tests.support.api_app import ApiApp, asgi_client, open_api_app
 from tests.support.echo_service import raised
@@ -97,7 +97,7 @@ async def gateway(api: ApiApp, principal: str = "") -> AsyncIterator[Gateway]:
         servers = await stack.enter_async_context(McpServers(client))
         async with api.sessions() as session:
             row = await apis.get(session, api.demo.id, "notes", document=False)
-            document = json.decode(await manifest_store.document(session, row.id, row.digest))
+            document = json.decode(await apis.document(session, row.id, row.digest))
             known = [await tools.api_document(session, row)]
         catalog = Catalog({"notes": parse_document("notes", document)})
         credentials = StoredCredentials(api.sessions, client, known, principal)
