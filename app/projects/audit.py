@@ -1,7 +1,9 @@
 """The audit log of changes of what serves. Entries are only added."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from textwrap import shorten
 from uuid import UUID
 
 from sqlalchemy import select
@@ -11,6 +13,8 @@ from app.base.values import Json
 from app.db import tables
 from app.db.queries import Page, read_page
 from app.db.tables import AuditAction
+
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def add(
@@ -100,3 +104,25 @@ async def release_moments(
         .order_by(row.created_at, row.id)
     )
     return [(at, release_id, action) for at, release_id, action in await session.execute(query) if release_id]
+
+
+def gist(detail: Mapping[str, Json]) -> str:
+    """What is worth reading at a glance: short values without ids, and the names of what else there is.
+
+    >>> gist({"key": "7e4f291e-8a9f-4b6e-8e28-3eea80a59b6d", "name": "ci", "scopes": ["tasks"]})
+    'name ci, scopes'
+    >>> gist({"before": {"skills": "open", "weight": 1.0}, "after": {"skills": "review", "weight": 1.0}})
+    'skills'
+    """
+    before, after = detail.get("before"), detail.get("after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        changed = [name for name in after if before.get(name) != after[name]]
+        return ", ".join([*changed, *(name for name in detail if name not in ("before", "after"))])
+    texts = [_text(name, value) for name, value in detail.items() if value not in (None, "", [], {})]
+    return shorten(", ".join(filter(None, texts)), 100, placeholder=" …") or "details"
+
+
+def _text(name: str, value: Json) -> str:
+    if isinstance(value, str) and _ID.fullmatch(value):
+        return ""
+    return f"{name} {value}" if isinstance(value, str | int | float) else name

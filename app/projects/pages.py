@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from textwrap import shorten
 from typing import Any, Final
 from uuid import UUID
 
@@ -80,7 +79,6 @@ _LABELS: Final = {
 _FORMATS: Final[dict[str, Callable[[Any], str]]] = {"dataset_bytes": formats.size, "cost_per_day": formats.money}
 _COLUMNS: Final = UsageCounts.__struct_fields__
 _ENTRIES = 50  # of the audit log on a page
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MESSAGES = 50  # to webhooks on a page
 
 
@@ -412,29 +410,9 @@ class AuditPages(Controller):
         found = await audit.page(
             session, project, actions=_actions(action), actor=actor, cursor=cursor, limit=_ENTRIES
         )
-        return page(visit, "audit.html", found=found, actions=list(AuditAction), everywhere=everywhere, gist=gist)
-
-
-def gist(detail: Mapping[str, Json]) -> str:
-    """What is worth reading at a glance: short values without ids, and the names of what else there is.
-
-    >>> gist({"key": "7e4f291e-8a9f-4b6e-8e28-3eea80a59b6d", "name": "ci", "scopes": ["tasks"]})
-    'name ci, scopes'
-    >>> gist({"before": {"skills": "open", "weight": 1.0}, "after": {"skills": "review", "weight": 1.0}})
-    'skills'
-    """
-    before, after = detail.get("before"), detail.get("after")
-    if isinstance(before, dict) and isinstance(after, dict):
-        changed = [name for name in after if before.get(name) != after[name]]
-        return ", ".join([*changed, *(name for name in detail if name not in ("before", "after"))])
-    texts = [_text(name, value) for name, value in detail.items() if value not in (None, "", [], {})]
-    return shorten(", ".join(filter(None, texts)), 100, placeholder=" …") or "details"
-
-
-def _text(name: str, value: Json) -> str:
-    if isinstance(value, str) and _ID.fullmatch(value):
-        return ""
-    return f"{name} {value}" if isinstance(value, str | int | float) else name
+        return page(
+            visit, "audit.html", found=found, actions=list(AuditAction), everywhere=everywhere, gist=audit.gist
+        )
 
 
 def _actions(name: str) -> tuple[AuditAction, ...]:

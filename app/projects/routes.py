@@ -34,7 +34,6 @@ from app.releases import store as releases
 from app.releases.promotion import FirstRelease
 from app.runs import datasets
 from app.runs.datasets import DatasetStore
-from app.runs.routes import delete_files
 from app.skills import store as skills
 from app.tasks import queue
 from app.web.access import Access, Caller, Db
@@ -263,7 +262,7 @@ async def delete_project(session: AsyncSession, access: Access, name: str, store
     await audit.add(session, project.id, None, access.actor, tables.AuditAction.PROJECT_DELETED, detail)
     await projects.delete(session, project.id)
     await session.commit()
-    await delete_files(store, files)
+    await store.delete_all(files)
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,7 +23,6 @@ from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
 from app.projects import audit
 from app.projects import store as projects
-from app.projects.pages import gist
 from app.releases import canary, trials_store, watch
 from app.releases import store as releases
 from app.releases.canary import CanaryStatus, RaceMoment
@@ -290,7 +289,7 @@ class ReleasePage(Controller):
             active=next((each for each in rows if each.state is ReleaseState.ACTIVE), None),
             there=next((each for each in rows if each.state is ReleaseState.CANARY), None),
             entries=await _entries(session, visit, release),
-            gist=gist,
+            gist=audit.gist,
             **compared,
         )
 

@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 from uuid import UUID
 
 import msgspec
+import structlog
 from sqlalchemy import delete as sql_delete
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -31,6 +32,8 @@ from app.db import tables
 from app.db.queries import Page, read_page
 from app.releases.adapter_store import open_remote, remote_errors
 from app.runs.chat_lines import from_line
+
+log = structlog.get_logger(__name__)
 
 _dataset = tables.Dataset
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
@@ -197,6 +200,14 @@ class DatasetStore:
     async def delete(self, dataset_id: UUID) -> None:
         """Safe to repeat. Raises StorageError."""
         await asyncio.to_thread(self._delete, dataset_id)
+
+    async def delete_all(self, dataset_ids: Sequence[UUID]) -> None:
+        """Of a project that is deleted. A file that cannot be deleted is logged and stays."""
+        for dataset_id in dataset_ids:
+            try:
+                await self.delete(dataset_id)
+            except StorageError as error:
+                log.warning("the file of a deleted dataset stays", dataset=str(dataset_id), cause=str(error))
 
     def _put(self, dataset_id: UUID, path: Path) -> None:
         try:

@@ -1,19 +1,17 @@
 """Routes for training runs and their events, for the schedule, for datasets and for the workers' environments."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID, uuid4
 
 import msgspec
-import structlog
 from litestar import Controller, MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.base.errors import ConflictError, NotFoundError, StorageError
+from app.base.errors import ConflictError, NotFoundError
 from app.base.fields import MOST, columns
 from app.base.plugins import check_environment
 from app.base.run_settings import RunKind, RunSettings, check_runnable
@@ -39,7 +37,6 @@ from app.web.fields import ConsoleLinks, Cursor, LastEventId, Limit, ProjectName
 from app.web.problem import CHANGE, READ, AnyRequest, problems
 from app.web.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 
-log = structlog.get_logger(__name__)
 DatasetName = Annotated[str, QueryParameter(max_length=200, pattern=r"^[^\x00]*$", description="for people")]
 _DONE_ID = MOST
 _STREAM = stream_specs(
@@ -156,15 +153,6 @@ class DatasetController(Controller):
 async def _audit(session: AsyncSession, access: Access, row: tables.Dataset, action: tables.AuditAction) -> None:
     detail: dict[str, Json] = {"dataset": str(row.id), "name": row.name, "digest": row.digest}
     await audit.add(session, row.project_id, None, access.actor, action, detail)
-
-
-async def delete_files(datasets: DatasetStore, ids: Sequence[UUID]) -> None:
-    """Of a project that is deleted. A file that cannot be deleted is logged and stays."""
-    for dataset_id in ids:
-        try:
-            await datasets.delete(dataset_id)
-        except StorageError as error:
-            log.warning("the file of a deleted dataset stays", dataset=str(dataset_id), cause=str(error))
 
 
 async def _store(

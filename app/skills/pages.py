@@ -27,8 +27,7 @@ from app.skills import moves, offers
 from app.skills import store as skills
 from app.skills.lineage import COLUMNS, draw, read_lineages
 from app.skills.offers import MOST_TASKS, SkillRecords, SkillStats
-from app.skills.requests import view_skill
-from app.skills.routes import SkillEffect, SkillValue
+from app.skills.routes import SkillEffect, SkillValue, view_skill
 from app.skills.value import compared_tasks
 from app.web.access import Access, Db
 from app.web.charts import draw_intervals

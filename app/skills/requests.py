@@ -6,16 +6,12 @@ from typing import Annotated, Literal, Self
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.skill_guard import SkillManifest
 from app.base.fields import columns
 from app.base.values import Offer
 from app.db import tables
 from app.db.tables import SkillState
-from app.projects.authorization import project_names
-from app.skills import admission, offers, repairs
-from app.skills.admission import stored_manifest
 from app.skills.evidence import SkillEvidence
 from app.skills.folders import FolderRefusal, RefusedFolderError, SkillFolder
 from app.skills.offers import SkillStats
@@ -117,28 +113,6 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, offer: Offer) -> Self:
         return cls(**columns(offer, cls))
-
-
-async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:
-    names = await project_names(session)
-    evidence, found = await admission.judge(session, skill)
-    final = found.state is skill.state
-    return SkillView(
-        project=names[skill.project_id],
-        source=skill.source,
-        manifest=stored_manifest(skill),
-        standing=SkillStanding(
-            evidence=evidence,
-            next_state=None if final else found.state,
-            missing=[] if final else list(found.missing),
-        ),
-        release_id=skill.release_id,
-        embedder=skill.embedder,
-        stats=(await offers.stats(session, [skill.id]))[skill.id],
-        repairs=[SkillRepairView.of(*each) for each in await repairs.of_skill(session, skill.id)],
-        links=ConsoleLinks.of("skills", skill.id),
-        **columns(skill, SkillSummary, "project", "links"),
-    )
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

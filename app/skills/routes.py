@@ -22,6 +22,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.documents.stored import read_api
 from app.apis.presentation import outline
 from app.base.errors import ConflictError, InvalidError
+from app.base.fields import columns
 from app.base.values import Json, SkillRun
 from app.db import tables
 from app.db.database import Sessions
@@ -32,9 +33,9 @@ from app.projects.settings import Limits
 from app.releases import statistics
 from app.releases import store as releases
 from app.releases.statistics import Interval, difference
-from app.skills import moves, offers
+from app.skills import moves, offers, repairs
 from app.skills import store as skills
-from app.skills.admission import admit_import, is_offered, stored_manifest
+from app.skills.admission import admit_import, is_offered, judge, stored_manifest
 from app.skills.folders import ReadSkill, RefusedFolderError, SkillFolder, check_all, read_all, write_folder
 from app.skills.library import SkillSearch
 from app.skills.offers import SkillStats, SkillUse
@@ -44,18 +45,18 @@ from app.skills.requests import (
     ImportRequest,
     SkillMatch,
     SkillPage,
+    SkillRepairView,
+    SkillStanding,
     SkillSummary,
     SkillView,
-    view_skill,
 )
 from app.skills.value import ComparedTask, compared_tasks
 from app.tasks import store as tasks
 from app.tasks.requests import Principal, Priority, Variables
-from app.tasks.routes import IdempotencyKey
 from app.tasks.submission import digest_about
 from app.tasks.views import Accepted
 from app.web.access import Access, Caller, Db
-from app.web.fields import TIME, Cursor, Limit, ProjectName, in_utc
+from app.web.fields import TIME, ConsoleLinks, Cursor, IdempotencyKey, Limit, ProjectName, in_utc
 from app.web.problem import CHANGE, READ, problems
 
 _ALPHA = 0.05  # of a difference at any time
@@ -292,6 +293,28 @@ class SkillController(Controller):
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Deletes its source irrevocably; references to it keep its name. The agent may write it again."""
         await _move(session, access, skill_id, moves.delete)
+
+
+async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:
+    names = await project_names(session)
+    evidence, found = await judge(session, skill)
+    final = found.state is skill.state
+    return SkillView(
+        project=names[skill.project_id],
+        source=skill.source,
+        manifest=stored_manifest(skill),
+        standing=SkillStanding(
+            evidence=evidence,
+            next_state=None if final else found.state,
+            missing=[] if final else list(found.missing),
+        ),
+        release_id=skill.release_id,
+        embedder=skill.embedder,
+        stats=(await offers.stats(session, [skill.id]))[skill.id],
+        repairs=[SkillRepairView.of(*each) for each in await repairs.of_skill(session, skill.id)],
+        links=ConsoleLinks.of("skills", skill.id),
+        **columns(skill, SkillSummary, "project", "links"),
+    )
 
 
 async def search_skills(

@@ -12,7 +12,7 @@ import msgspec
 from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import Stream
 from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -44,18 +44,9 @@ from app.tasks.views import (
     view_task,
 )
 from app.web.access import Access, Caller, Db
-from app.web.fields import Cursor, Limit, ProjectName, Since, Until, in_utc
+from app.web.fields import Cursor, IdempotencyKey, Limit, ProjectName, Since, Until, in_utc
 from app.web.problem import CHANGE, READ, problems
 
-IdempotencyKey = Annotated[
-    str | None,
-    HeaderParameter(
-        name="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        description="repeating a submission with the same key creates no further tasks",
-    ),
-]
 Words = Annotated[
     str | None,
     QueryParameter(

@@ -22,6 +22,17 @@ Until: TypeAlias = Annotated[str | None, QueryParameter(description="created bef
 LastEventId: TypeAlias = Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=MOST)]
 
 
+IdempotencyKey: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="repeating a submission with the same key creates no further tasks",
+    ),
+]
+
+
 def in_utc(time: datetime | str | None, name: str = "time") -> datetime | None:
     """A time without a zone is taken as UTC, not as the time zone of the database. Raises InvalidError for a text
     that is no time.

@@ -50,9 +50,9 @@ from app.tasks.chat.completion import (
     progress,
 )
 from app.tasks.events import TaskReader
-from app.tasks.routes import IdempotencyKey
 from app.tasks.submission import submit_request
 from app.web.access import Access, Caller, Db
+from app.web.fields import IdempotencyKey
 from app.web.problem import AnyRequest
 from app.web.sse import EventBatch, event_stream
 
