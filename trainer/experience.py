@@ -36,7 +36,7 @@ from app.db import results
 from app.db.database import Sessions, reading
 from app.db.tables import Release, ReleaseState, SkillState, TaskState
 from app.projects import store as projects
-from app.projects.settings import OWN_WORK, is_held_out, kind_that_begins
+from app.projects.kinds import OWN_WORK, is_held_out, kind_that_begins
 from app.releases import store as releases
 from app.releases.exams import store as exams
 from app.releases.exams.store import HeldOut, UnlabelledTask

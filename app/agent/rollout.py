@@ -19,7 +19,7 @@ import msgspec
 from app.agent.action import ends_in_thought, extract_code
 from app.agent.chat import Conversation, MessageConversation, TokenConversation
 from app.agent.prompts import HOSTED, Profile, prompt_hash
-from app.apis.approvals.gate import ApprovalWantedError
+from app.apis.approvals.gate import ApprovalRequest, ApprovalWantedError
 from app.apis.calls.gateway import Gateway
 from app.apis.listing import listed_apps
 from app.base.errors import SandboxError
@@ -28,7 +28,6 @@ from app.base.telemetry import Phase, phase, span
 from app.base.values import Call, Offer, Policy, Stop, Task, Trajectory, Turn
 from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.projects.settings import ApprovalRequest
 from app.sandbox.protocol import Function, Observation, RunStop, Sandbox, Session, SessionLimits
 
 TURN_TOKENS: Final = 512

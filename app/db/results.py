@@ -311,6 +311,6 @@ UNLABELLED = "instruction "
 
 
 def kind(columns: ReadOnlyColumnCollection[str, ColumnElement[Any]]) -> ColumnElement[str]:
-    """As `app.projects.settings.kind_of`, with a hash for the instruction of a task without a scenario."""
+    """As `app.projects.kinds.kind_of`, with a hash for the instruction of a task without a scenario."""
     words = func.btrim(func.regexp_replace(func.lower(columns.instruction), r"\s+", " ", "g"))
     return func.coalesce(columns.scenario, func.concat(UNLABELLED, func.md5(words)))

@@ -1,24 +1,18 @@
 """The settings of one project. Every field has a default, and only what differs from it is stored.
 
-With the parts that are settings of their own: limits, rules of approval, staging servers, webhook and verifier;
-and which kinds of tasks are held out of training.
+With the parts that are settings of their own: limits, rules of approval, staging servers, webhook and verifier.
 """
 
-import base64
-import binascii
-import hashlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
-from uuid import UUID
 
 import msgspec
 
 from app.base.errors import InvalidError
 from app.base.settings import Settings
-from app.base.untrusted import JsonError, decode_json
-from app.base.values import Json, Trajectory
+from app.base.values import Json
 
 Risk: TypeAlias = Literal["none", "low", "medium", "high", "critical"]
 """The levels of the extension `x-risk` of an API document."""
@@ -98,38 +92,6 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.operations[closest]
 
 
-class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for a person, and why. `arguments` are the exact ones, which `digest` identifies;
-    `changes` are the calls that the task has made before and that may have changed something, by `seq`.
-    """
-
-    seq: int
-    turn: int
-    api: str
-    arguments: dict[str, Json]
-    digest: str
-    timeout_seconds: float
-    because: str = ""
-    changes: tuple[int, ...] = ()
-
-
-class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request was decided. It applies to the call with the same `seq` and `digest` only."""
-
-    seq: int
-    digest: str
-    state: Literal["approved", "refused", "expired"]
-    reason: str = ""
-
-    def refusal(self, api: str) -> str | None:
-        """What the agent reads; None if the call was approved."""
-        if self.state == "approved":
-            return None
-        if self.state == "expired":
-            return f"{api} was not called: nobody approved it in time"
-        return f"{api} was refused by a person" + (f": {self.reason}" if self.reason else "")
-
-
 def _literal(pattern: str) -> int:
     return sum(letter not in "*?" for letter in pattern)
 
@@ -137,10 +99,6 @@ def _literal(pattern: str) -> int:
 WebhookEvent: TypeAlias = Literal[
     "approval.wanted", "task.done", "task.failed", "task.cancelled", "release.rolled_back"
 ]
-
-_PREFIX = "whsec_"
-_KEY_BYTES = range(24, 65)
-_HINT = 'create one with `echo "whsec_$(openssl rand -base64 32)"`'
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,17 +131,6 @@ def is_callable_url(url: str) -> bool:
     except ValueError:  # of a port that is not a number, or a bracket that does not close
         return False
     return valid and url.isprintable() and " " not in url
-
-
-def signing_key(secret: str, field: str = "webhook.secret") -> bytes:
-    """The key that a secret `whsec_<base64>` encodes. Raises InvalidError if it is none."""
-    try:
-        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidError(f"settings: {field} is not `whsec_` and base64: {_HINT}") from error
-    if not secret.startswith(_PREFIX) or len(key) not in _KEY_BYTES:
-        raise InvalidError(f"settings: {field} is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
-    return key
 
 
 SecretName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
@@ -258,12 +205,6 @@ class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.structs.replace(self, reset_url=self.reset_url and _without_path(self.reset_url))
 
 
-_TURNS = 5  # the last ones, which are shown
-_CHARS = 4_000  # of each text
-_ANSWER_CHARS = 20_000
-_VALUES, _DEPTH = 1_000, 20  # of an answer
-
-
 class Verifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server that is asked for the score of each task that is done and had no check. `PATCH` also takes a
     `secret`, which is never shown again.
@@ -275,55 +216,6 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def masked(self) -> "Verifier":
         """Without the path and query of the URL, which may hold a token."""
         return Verifier(url=_without_path(self.url))
-
-
-class VerifierAnswer(msgspec.Struct, frozen=True):
-    """What a verifier answers. Other fields are ignored."""
-
-    score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None  # None: it cannot say
-    reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
-
-
-class VerifierAnswerError(ValueError):
-    """The body is no answer. The message says why."""
-
-
-def read_answer(body: bytes) -> VerifierAnswer:
-    """Raises VerifierAnswerError.
-
-    >>> read_answer(b'{"score": 0.5, "reason": "half of it"}')
-    VerifierAnswer(score=0.5, reason='half of it')
-    """
-    try:
-        return msgspec.convert(decode_json(body, max_values=_VALUES, max_depth=_DEPTH), VerifierAnswer)
-    except (JsonError, msgspec.ValidationError) as error:
-        raise VerifierAnswerError(str(error)) from error
-
-
-def question(trajectory: Trajectory) -> dict[str, Json]:
-    """What a verifier is told about a task: its trajectory as it is stored, without secrets, cut to size."""
-    return {
-        "instruction": trajectory.task.instruction,
-        "conversation": trajectory.task.conversation[-_CHARS:],
-        "scenario": trajectory.task.scenario,
-        "stop_reason": trajectory.stop,
-        "answer": _shortened(trajectory.answer),
-        "turns": len(trajectory.turns),
-        "last_turns": [
-            {
-                "text": turn.text[-_CHARS:],
-                "observation": turn.observation[-_CHARS:],
-                "calls": [call.api for call in turn.calls[:100]],
-            }
-            for turn in trajectory.turns[-_TURNS:]
-        ],
-    }
-
-
-def _shortened(answer: Json) -> Json:
-    """The answer; of a very long one the start of its JSON, as text."""
-    text = msgspec.json.encode(answer).decode()
-    return answer if len(text) <= _ANSWER_CHARS else text[:_ANSWER_CHARS]
 
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
@@ -486,40 +378,3 @@ def _merge(target: Json, patch: Mapping[str, Json]) -> dict[str, Any]:
         else:
             merged[name] = _merge(merged.get(name), value) if isinstance(value, Mapping) else value
     return merged
-
-
-OWN_WORK = "own-work"
-"""The name of the exam that `holdout_percent` fills."""
-
-SET = 3
-"""Tasks of one kind are examined three at a time: each such set is a scenario."""
-
-
-def sets_of(tasks: int) -> int:
-    """How many scenarios so many tasks of one kind are.
-
-    >>> [sets_of(tasks) for tasks in (0, 1, 3, 4)]
-    [0, 1, 1, 2]
-    """
-    return -(-tasks // SET)
-
-
-def kind_of(instruction: str, scenario: str | None) -> str:
-    """The scenario of a task, or its instruction where it has none.
-
-    >>> kind_of("Archive  my MAILS", None)
-    'archive my mails'
-    """
-    return scenario if scenario is not None else " ".join(instruction.lower().split())
-
-
-def kind_that_begins(instruction: str) -> str:
-    """The kind of tasks without a scenario of which the first has this instruction. The name does not tell it."""
-    words = kind_of(instruction, None)
-    return f"like {hashlib.sha256(words.encode()).hexdigest()[:32]}"
-
-
-def is_held_out(project_id: UUID, kind: str, percent: float) -> bool:
-    """Whether a kind is among the `percent` of all kinds that are held out: by its hash, so always the same."""
-    digest = hashlib.sha256(f"{project_id} {kind}".encode()).digest()
-    return int.from_bytes(digest[:8]) < percent / 100 * 2**64

@@ -13,7 +13,8 @@ from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.base.values import BASE, Json
 from app.db import tables
 from app.db.database import keys_of
-from app.projects.settings import ProjectSettings, changed, is_callable_url, signing_key, stored
+from app.projects.settings import ProjectSettings, changed, is_callable_url, stored
+from app.projects.webhook_signing import signing_key
 
 SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a secret
 

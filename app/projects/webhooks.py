@@ -5,9 +5,6 @@ Questions to verifiers are signed, claimed and sent the same way.
 """
 
 import asyncio
-import base64
-import hashlib
-import hmac
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -33,7 +30,8 @@ from app.db.database import TRANSIENT, Sessions, keys_of
 from app.db.lease import DueQueue, new_claim
 from app.db.queries import Page, from_now, read_page
 from app.db.tables import DeliveryState, Due
-from app.projects.settings import ProjectSettings, WebhookEvent, signing_key
+from app.projects.settings import ProjectSettings, WebhookEvent
+from app.projects.webhook_signing import signed_headers, signing_key
 
 _delivery = tables.WebhookDelivery
 _PRUNED_AT_ONCE = 1_000
@@ -190,7 +188,7 @@ async def post(client: httpx.AsyncClient, message: SignedPost, *, seconds: float
 
     Raises PostError.
     """
-    headers = _signed_headers(message.key, message.id, int(time.time()), message.body)
+    headers = signed_headers(message.key, message.id, int(time.time()), message.body)
     headers |= {"Content-Type": "application/json", "User-Agent": "sage-server"}
     extensions = {"timeout": httpx.Timeout(seconds).as_dict()}
     try:
@@ -212,23 +210,6 @@ async def post(client: httpx.AsyncClient, message: SignedPost, *, seconds: float
         raise PostError(f"it cannot be reached: {first_line(error)}") from error
     except BodyError as error:
         raise PostError(f"the answer {error}") from error
-
-
-def _signed_headers(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers that prove where a message comes from, and when it was sent.
-
-    >>> key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    >>> message = b'{"test": 2432232314}'
-    >>> _signed_headers(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, message)["webhook-signature"]
-    'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE='
-    """
-    signed = b".".join([message_id.encode(), str(timestamp).encode(), body])
-    signature = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": f"v1,{signature}",
-    }
 
 
 def status_problem(status: int) -> str | None:

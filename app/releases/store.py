@@ -21,7 +21,7 @@ from app.db.notify import RELEASES, notify
 from app.db.queries import in_array
 from app.db.tables import RELEASE_MOVES, SERVING_STATES, ReleaseState, RunState
 from app.projects import store as projects
-from app.projects.settings import kind_of
+from app.projects.kinds import kind_of
 from app.skills import moves
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release

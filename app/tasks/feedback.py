@@ -29,7 +29,7 @@ from app.db.results import proven
 from app.db.tables import TaskState
 from app.projects import audit, keys
 from app.projects.authorization import find_project
-from app.projects.settings import kind_of
+from app.projects.kinds import kind_of
 from app.releases import trials_store
 from app.releases.trials_store import ReleaseTrial
 from app.skills import admission

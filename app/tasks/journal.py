@@ -24,7 +24,7 @@ from app.agent.prompts import hosted_prompt, prompt_of
 from app.agent.rollout import Agent, ResumeState, RolloutHooks, StopSignal, SuspendedError
 from app.apis import trials
 from app.apis.approvals import store as approvals
-from app.apis.approvals.gate import shown_call
+from app.apis.approvals.gate import ApprovalDecision, ApprovalRequest, shown_call
 from app.apis.calls.gateway import ExplorationEndedError
 from app.apis.calls.recorded_calls import InDoubtError
 from app.apis.calls.skill_guard import SkillGuard
@@ -39,7 +39,6 @@ from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_un
 from app.db.tables import Exploration
 from app.engine.model_scope import ModelScope
 from app.engine.protocol import Tokens
-from app.projects.settings import ApprovalDecision, ApprovalRequest
 from app.skills import moves, offers
 from app.tasks import calls, masking, queue, turns
 from app.tasks.masking import call_fields

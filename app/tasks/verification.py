@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from math import sqrt
-from typing import Self
+from typing import Annotated, Self
 from uuid import UUID
 
 import httpx
@@ -23,21 +23,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.calls.gateway import Gateway
 from app.base.errors import AppError, InvalidError, NotFoundError, SandboxError
-from app.base.values import GOOD, Json, ScoreSource
+from app.base.untrusted import JsonError, decode_json
+from app.base.values import GOOD, Json, ScoreSource, Trajectory
 from app.db import results, tables
 from app.db.database import Sessions, keys_of
 from app.db.lease import DueQueue
 from app.db.queries import from_now
 from app.db.tables import TaskState, VerificationState
 from app.projects import store as projects
-from app.projects.settings import (
-    ProjectSettings,
-    VerifierAnswer,
-    VerifierAnswerError,
-    question,
-    read_answer,
-    signing_key,
-)
+from app.projects.settings import ProjectSettings
+from app.projects.webhook_signing import signing_key
 from app.projects.webhooks import (
     ClaimedMessages,
     PostError,
@@ -60,6 +55,10 @@ _READ = "print(float(score)) if 'score' in globals() else None"
 _TRIES = 3
 _PAUSE_SECONDS = 1.0  # before another try, for a machine that cannot start a session now
 _PIECE_CHARS = 20_000  # of the answer in one run, which the largest message holds whatever the characters
+_TURNS = 5  # the last ones, which a verifier is shown
+_CHARS = 4_000  # of each text
+_ANSWER_CHARS = 20_000
+_VALUES, _DEPTH = 1_000, 20  # of a verifier's answer
 _EVENT = "task.verify"
 _MAX_ANSWER = 1 << 20  # bytes, of a verifier
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
@@ -154,6 +153,55 @@ class VerifierOptions(SendLimits, frozen=True, kw_only=True):
     per_project: int = 4
     timeout: float = 5.0
     delays: Sequence[float] = (5, 30, 120, 600)
+
+
+class VerifierAnswer(msgspec.Struct, frozen=True):
+    """What a verifier answers. Other fields are ignored."""
+
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None  # None: it cannot say
+    reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
+
+
+class VerifierAnswerError(ValueError):
+    """The body is no answer. The message says why."""
+
+
+def read_answer(body: bytes) -> VerifierAnswer:
+    """Raises VerifierAnswerError.
+
+    >>> read_answer(b'{"score": 0.5, "reason": "half of it"}')
+    VerifierAnswer(score=0.5, reason='half of it')
+    """
+    try:
+        return msgspec.convert(decode_json(body, max_values=_VALUES, max_depth=_DEPTH), VerifierAnswer)
+    except (JsonError, msgspec.ValidationError) as error:
+        raise VerifierAnswerError(str(error)) from error
+
+
+def question(trajectory: Trajectory) -> dict[str, Json]:
+    """What a verifier is told about a task: its trajectory as it is stored, without secrets, cut to size."""
+    return {
+        "instruction": trajectory.task.instruction,
+        "conversation": trajectory.task.conversation[-_CHARS:],
+        "scenario": trajectory.task.scenario,
+        "stop_reason": trajectory.stop,
+        "answer": _shortened(trajectory.answer),
+        "turns": len(trajectory.turns),
+        "last_turns": [
+            {
+                "text": turn.text[-_CHARS:],
+                "observation": turn.observation[-_CHARS:],
+                "calls": [call.api for call in turn.calls[:100]],
+            }
+            for turn in trajectory.turns[-_TURNS:]
+        ],
+    }
+
+
+def _shortened(answer: Json) -> Json:
+    """The answer; of a very long one the start of its JSON, as text."""
+    text = msgspec.json.encode(answer).decode()
+    return answer if len(text) <= _ANSWER_CHARS else text[:_ANSWER_CHARS]
 
 
 class VerifierSender(ClaimedMessages[tables.Verification]):

@@ -7,10 +7,9 @@ import httpx
 import pytest
 
 from app.apis.approvals import store as approvals
-from app.apis.approvals.gate import ShownCall
+from app.apis.approvals.gate import ApprovalRequest, ShownCall
 from app.db import tables
 from app.db.database import Sessions
-from app.projects.settings import ApprovalRequest
 from app.tasks import queue
 from tests.support.api_app import ApiApp, open_api_app
 from tests.support.rows import LEASE, task_row

@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from app.apis.approvals import store as approvals
-from app.apis.approvals.gate import ShownCall
+from app.apis.approvals.gate import ApprovalRequest, ShownCall
 from app.apis.calls.network import open_client
 from app.base.values import Call, Stop
 from app.db import tables
 from app.db.database import Sessions
-from app.projects.settings import ApprovalRequest
 from app.releases import store as releases
 from app.skills import store as skills
 from app.tasks import calls, queue, turns

@@ -9,12 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from app.apis.approvals import store as approvals
-from app.apis.approvals.gate import ShownCall
+from app.apis.approvals.gate import ApprovalRequest, ShownCall
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.projects import store as projects
-from app.projects.settings import ApprovalRequest
 from app.tasks import queue
 from app.web.manual import DIRECTORY
 from tests.support.api_app import ApiApp, open_api_app, problem

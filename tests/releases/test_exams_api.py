@@ -15,7 +15,7 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.projects import store as projects
-from app.projects.settings import is_held_out, kind_of
+from app.projects.kinds import is_held_out, kind_of
 from app.releases import store as releases
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewEvaluation, NewExamTask

@@ -7,14 +7,13 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.approvals import store as approvals
-from app.apis.approvals.gate import ShownCall
+from app.apis.approvals.gate import ApprovalRequest, ShownCall
 from app.base.errors import ConflictError
 from app.base.values import Call, Stop
 from app.db import lease, tables
 from app.db.database import Sessions
 from app.db.lease import new_claim
 from app.db.tables import TaskState
-from app.projects.settings import ApprovalRequest
 from app.releases import trials_store
 from app.tasks import calls, queue, turns
 from tests.support.rows import LEASE, project_row, task_row, turn_of

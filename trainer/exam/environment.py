@@ -17,7 +17,7 @@ import msgspec
 
 from app.base.errors import InvalidError
 from app.base.values import GOOD, Json, Policy, Stop, Task, Trajectory
-from app.projects.settings import OWN_WORK, SET, kind_of, sets_of
+from app.projects.kinds import OWN_WORK, SET, kind_of, sets_of
 from trainer.environment import Scenario, Split, Verdict, World
 
 Ground: TypeAlias = Literal["recorded", "staging", "live"]

@@ -33,7 +33,8 @@ from app.base.errors import HostError, InvalidError, StagingError
 from app.base.values import GOOD, Call, Json, Stop, Trajectory
 from app.db.database import Sessions
 from app.db.lease import staging_lock
-from app.projects.settings import ProjectSettings, StagingApi, StagingCredential, signing_key
+from app.projects.settings import ProjectSettings, StagingApi, StagingCredential
+from app.projects.webhook_signing import signing_key
 from app.projects.webhooks import PostError, SignedPost, post, status_problem
 from app.releases.tools import ApiDocument, Catalogs, ProjectSecrets
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -24,7 +24,8 @@ from app.base.values import Call, Json, Task
 from app.db import tables
 from app.db.database import Sessions, reading
 from app.projects import store as projects
-from app.projects.settings import OWN_WORK, ProjectSettings
+from app.projects.kinds import OWN_WORK
+from app.projects.settings import ProjectSettings
 from app.releases import manifest
 from app.releases import store as releases
 from app.releases.exams import store as exams

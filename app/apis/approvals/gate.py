@@ -8,14 +8,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from app.apis.catalog import Operation
 from app.base.secrets import SecretValues, is_telling
 from app.base.values import Call, Json
-from app.projects.settings import ApprovalDecision, ApprovalRequest, ApprovalRules
+from app.projects.settings import ApprovalRules
 
 _MOST = 100_000  # characters that a person can be shown
 _REMARKS = 20
@@ -68,6 +68,38 @@ def _label(text: str, origin: str) -> str:
 
 def _text(value: Json) -> str:
     return json.dumps(value)
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for a person, and why. `arguments` are the exact ones, which `digest` identifies;
+    `changes` are the calls that the task has made before and that may have changed something, by `seq`.
+    """
+
+    seq: int
+    turn: int
+    api: str
+    arguments: dict[str, Json]
+    digest: str
+    timeout_seconds: float
+    because: str = ""
+    changes: tuple[int, ...] = ()
+
+
+class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request was decided. It applies to the call with the same `seq` and `digest` only."""
+
+    seq: int
+    digest: str
+    state: Literal["approved", "refused", "expired"]
+    reason: str = ""
+
+    def refusal(self, api: str) -> str | None:
+        """What the agent reads; None if the call was approved."""
+        if self.state == "approved":
+            return None
+        if self.state == "expired":
+            return f"{api} was not called: nobody approved it in time"
+        return f"{api} was refused by a person" + (f": {self.reason}" if self.reason else "")
 
 
 class ApprovalWantedError(Exception):

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import ColumnElement, Uuid, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.approvals.gate import ShownCall
+from app.apis.approvals.gate import ApprovalDecision, ApprovalRequest, ShownCall
 from app.base.errors import ConflictError, NotFoundError, SettingError
 from app.base.loop import Loop, Looping
 from app.base.values import Json
@@ -20,7 +20,6 @@ from app.db.database import TRANSIENT, Sessions, execute, keys_of
 from app.db.queries import Page, from_now, read_page
 from app.db.tables import ApprovalState, AuditAction
 from app.projects import audit, webhooks
-from app.projects.settings import ApprovalDecision, ApprovalRequest
 
 SERVER = "server"  # decides on those that nobody decided on in time
 _DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)

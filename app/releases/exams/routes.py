@@ -18,7 +18,7 @@ from app.db import tables
 from app.db.tables import AuditAction, ExamSource
 from app.projects import audit
 from app.projects.authorization import find_project, project_filter, project_names
-from app.projects.settings import OWN_WORK
+from app.projects.kinds import OWN_WORK
 from app.releases.exams import store as exams
 from app.releases.exams.store import ExamSize, Ground, NewExamTask
 from app.tasks.requests import Check, Instruction, Variables

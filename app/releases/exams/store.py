@@ -27,7 +27,7 @@ from app.db.queries import in_array
 from app.db.results import executed, proven
 from app.db.tables import ExamSource
 from app.projects import store as projects
-from app.projects.settings import OWN_WORK, SET, is_held_out, kind_of, sets_of
+from app.projects.kinds import OWN_WORK, SET, is_held_out, kind_of, sets_of
 from app.releases import store as releases
 
 _READ = 20_000  # tasks, newest first

@@ -14,7 +14,7 @@ from litestar import Response, post
 from litestar.params import Body
 
 from app.agent.rollout import ResumeState
-from app.apis.approvals.gate import ApprovalGate, ApprovalWantedError
+from app.apis.approvals.gate import ApprovalDecision, ApprovalGate, ApprovalWantedError
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.http_call import HttpCaller, WireRequest
 from app.apis.calls.network import open_client
@@ -23,7 +23,7 @@ from app.apis.documents.protocols import parse_document
 from app.base.errors import HostError
 from app.base.judge import load_judge
 from app.base.values import Json, Stop
-from app.projects.settings import ApprovalDecision, ApprovalRules
+from app.projects.settings import ApprovalRules
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills import store as skills
 from app.tasks.runner import Runner

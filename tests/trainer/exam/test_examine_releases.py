@@ -12,7 +12,7 @@ from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.projects import store as projects
-from app.projects.settings import is_held_out
+from app.projects.kinds import is_held_out
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewExamTask
 from tests.support.gated_run import PartlyKnown

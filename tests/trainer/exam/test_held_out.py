@@ -18,7 +18,7 @@ from app.db.database import Sessions
 from app.db.tables import ExamSource
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
-from app.projects.settings import is_held_out, kind_that_begins
+from app.projects.kinds import is_held_out, kind_that_begins
 from app.releases.exams import store as exams
 from app.releases.exams.store import NewExamTask
 from tests.support.ledger import Ledger

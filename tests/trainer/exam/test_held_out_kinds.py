@@ -13,7 +13,7 @@ from app.db import tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.projects import store as projects
-from app.projects.settings import is_held_out, kind_that_begins
+from app.projects.kinds import is_held_out, kind_that_begins
 from app.releases.exams import store as exams
 from app.releases.exams.store import HeldOut, NewExamTask, UnlabelledTask
 from tests.support.served_project import ServedProject
