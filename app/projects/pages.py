@@ -31,6 +31,7 @@ from app.projects.routes import (
     CreatedKey,
     DeliveryView,
     KeyRequest,
+    ProjectRequest,
     SecretText,
     UsageView,
     add_key,
@@ -82,10 +83,6 @@ _ENTRIES = 50  # of the audit log on a page
 _MESSAGES = 50  # to webhooks on a page
 
 
-class ProjectFields(msgspec.Struct, frozen=True):
-    name: Name
-
-
 class ProjectPages(Controller):
     path = "/projects"
     opt = {"scope": "tasks"}  # noqa: RUF012
@@ -102,7 +99,7 @@ class ProjectPages(Controller):
         session: Db,
         first_release: NamedDependency[FirstRelease],
     ) -> Response[Any]:
-        form = await read_form(request, ProjectFields)
+        form = await read_form(request, ProjectRequest)
         if form.value is None:
             return await _list(visit, session, form)
         try:
@@ -158,7 +155,7 @@ class ProjectPages(Controller):
         return after_change("/console/projects", f"deleted the project {name} and all that was in it")
 
 
-async def _list(visit: Visit, session: AsyncSession, form: Form[ProjectFields]) -> Response[str]:
+async def _list(visit: Visit, session: AsyncSession, form: Form[ProjectRequest]) -> Response[str]:
     rows = [row for row in await projects.list_all(session) if visit.access.sees(row.id)]
     settings = {row.id: projects.settings_of(row) for row in rows}
     return page(visit, "projects.html", projects=rows, settings=settings, form=form, status=form.status)

@@ -46,6 +46,7 @@ from app.releases.figure_pages import (
 from app.releases.manifest import SkillChanges, SkillsMode, diff
 from app.releases.manifest_store import SkillName
 from app.releases.promotion import Promoter, changes_of, rolls_back
+from app.releases.routes import CanaryRequest
 from app.releases.statistics import Interval
 from app.releases.watch import WatchStatus
 from app.skills import store as skills
@@ -399,8 +400,7 @@ class ActivationFields(msgspec.Struct, frozen=True):
     allow_rejected: Literal["", "true"] = ""
 
 
-class CanaryFields(msgspec.Struct, frozen=True):
-    percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
+class CanaryFields(CanaryRequest, frozen=True):
     allow_rejected: Literal["", "true"] = ""
 
 
