@@ -474,7 +474,7 @@ async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUI
 async def _check_server(session: AsyncSession, former: _Former, app: AppView, data: ApiRequest) -> None:
     """Raises ApiDocumentError for secrets that would stay, and go to another server."""
     row = former.row
-    held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
+    held = ["bearer_token"] if data.bearer_token is UNSET and row.token else []
     for each in await credentials.of_api(session, row.id):
         if each.value is not None and (each.principal or each.scheme not in data.credentials):
             held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))

@@ -167,14 +167,13 @@ def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, st
     """The columns that store a token, encrypted; none if it is UNSET."""
     if token is UNSET:
         return {}
-    return {"secret": None, "token": None if token is None else keys_of(session).encrypt(str(token))}
+    return {"token": None if token is None else keys_of(session).encrypt(str(token))}
 
 
 def token_of(handle: Handle, row: tables.Api | Row[Any]) -> str | None:
     """The token of an API. Raises SettingError if it cannot be decrypted here."""
     if row.token is None:
-        secret: str | None = row.secret  # of an older version that still runs
-        return secret
+        return None
     try:
         return keys_of(handle).decrypt(row.token)
     except SettingError as error:

@@ -305,7 +305,7 @@ def _present(model: str, release: UUID | None = None) -> Select[Any]:
     held = (_credential.api_id == _api.id, _credential.principal == "", _credential.value.is_not(None))
     names = func.string_agg(_credential.scheme, aggregate_order_by(literal(" "), _credential.scheme))
     schemes = select(names).where(*held, _credential.authorized).scalar_subquery()
-    token = case((or_(_api.token.is_not(None), _api.secret.is_not(None)), "token"), else_="-")
+    token = case((_api.token.is_not(None), "token"), else_="-")
     return (
         select(
             _api.id.label("api_id"),

@@ -85,10 +85,6 @@ class KeyRing:
         except InvalidToken as error:
             raise SettingError(f"what the key {key_id} encrypted is damaged: store it again") from error
 
-    def opened(self, content: bytes) -> bytes:
-        """The content, decrypted if it is encrypted: rows of an older version are not."""
-        return self.decrypt_bytes(content) if content.startswith(_PREFIX.encode()) else content
-
     def _refresh(self) -> None:
         """Read the key file if it has changed."""
         if self._path is None:

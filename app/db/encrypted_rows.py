@@ -1,4 +1,4 @@
-"""All that is encrypted in the database: at an upgrade, and anew when the key changes. Blocks."""
+"""All that is encrypted in the database, and its encryption with another key. Blocks."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from app.base.settings import Settings
 from app.db import tables
 from app.db.database import full_url
 
-_ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
+_ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes
     tables.Api.token,
     tables.HostedModel.key,
     tables.Secret.value,
@@ -50,7 +50,7 @@ class RotationReport(msgspec.Struct, frozen=True):
 
 
 def prepare_secrets(url: str, settings: Settings) -> bool:
-    """Create the key of a new deployment, and encrypt the tokens that an older version stored.
+    """Create the key of a new deployment.
 
     Returns whether a key was created. Raises SettingError if there is no key here, but the database has values
     that one encrypts.
@@ -61,7 +61,7 @@ def prepare_secrets(url: str, settings: Settings) -> bool:
         if missing:
             _refuse_lost_key(connection)
             write_key_file(path, [new_key()], replace=False)
-        _encrypt_tokens(connection, KeyRing.open(settings))
+    KeyRing.open(settings)  # which refuses a key that is too short
     return missing
 
 
@@ -113,14 +113,6 @@ def _refuse_lost_key(connection: Connection) -> None:
                     f"the key {key_id} encrypts secrets in the database, and there is no key here: set "
                     "SAGE_SECRET_KEY, or restore `secret.key` in the data directory"
                 )
-
-
-def _encrypt_tokens(connection: Connection, keys: KeyRing) -> None:
-    api = tables.Api
-    plain = select(api.id, api.secret).where(api.secret.is_not(None)).with_for_update()
-    for row in connection.execute(plain).all():
-        encrypted = {"token": keys.encrypt(row.secret), "secret": None}
-        connection.execute(update(api).where(api.id == row.id).values(encrypted))
 
 
 def _encrypt_all(engine: Engine, keys: KeyRing) -> RotationReport:

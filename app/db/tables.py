@@ -213,7 +213,6 @@ class Api(Entity):
     server: Mapped[str | None]  # overrides the document's server
     document: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which forgets the order of arguments
     digest: Mapped[str]
-    secret: Mapped[str | None]  # a token that is not encrypted yet
     token: Mapped[str | None]  # encrypted
     bind: Mapped[dict[str, Any]] = mapped_column(
         default=dict, server_default="{}"
@@ -232,7 +231,7 @@ class Api(Entity):
 
     @property
     def has_token(self) -> bool:
-        return self.token is not None or self.secret is not None
+        return self.token is not None
 
 
 class ApiChange(Entity):

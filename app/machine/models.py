@@ -238,7 +238,6 @@ def _pull_repository(name: str, models: Path, downloads: Path) -> Path:
         return target
     wanted = _wanted(found)
     partial = version_folder(downloads, name, found.sha)
-    shutil.rmtree(partial / ".cache", ignore_errors=True)  # of huggingface_hub, which an earlier version asked
     check_disk_space(models, sum(each.size or 0 for each in wanted) - size_of(partial))
     weights = [each for each in wanted if each.rfilename.endswith(".safetensors")]
     try:

@@ -158,7 +158,6 @@ _SERVING = (
         _api.source,
         _api.server,
         _api.token,
-        _api.secret,
         credentials.of_schemes(_api.id).label("has_credentials"),
         _api.bind,
         _api.secrets_for,

@@ -216,8 +216,8 @@ def _sealed(keys: KeyRing, call: Call) -> bytes:
 
 
 def _journal_call(row: tables.TaskCall, keys: KeyRing) -> JournalCall:
-    call = None if row.record is None else msgspec.msgpack.decode(keys.opened(row.record), type=Call)
+    call = None if row.record is None else msgspec.msgpack.decode(keys.decrypt_bytes(row.record), type=Call)
     arguments = row.arguments
     if row.sealed_arguments is not None:
-        arguments = json.loads(keys.opened(row.sealed_arguments))
+        arguments = json.loads(keys.decrypt_bytes(row.sealed_arguments))
     return JournalCall(seq=row.seq, api=row.api, arguments=arguments, repeatable=row.repeatable, call=call)

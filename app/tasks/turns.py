@@ -123,6 +123,6 @@ async def of_task(session: AsyncSession, task_id: UUID, limit: int | None = None
     )
     keys = keys_of(session)
     return [
-        RecordedTurn(row.index, msgspec.msgpack.decode(keys.opened(row.record), type=Turn), row.ended)
+        RecordedTurn(row.index, msgspec.msgpack.decode(keys.decrypt_bytes(row.record), type=Turn), row.ended)
         for row in rows
     ]

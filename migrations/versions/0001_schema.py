@@ -126,7 +126,6 @@ def upgrade() -> None:
         sa.Column("server", sa.Text()),
         sa.Column("document", _JSON, nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("secret", sa.Text()),
         sa.Column("token", sa.Text()),
         sa.Column("bind", _JSONB, server_default="{}", nullable=False),
         sa.Column("secrets_for", sa.Text()),

@@ -1,7 +1,7 @@
 """Secrets in the database: encrypted at an upgrade, readable with the right key alone, and rotated."""
 
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -45,37 +45,8 @@ async def _read(database: Database, project_id: UUID) -> list[str | None]:
 def _stored(url: str) -> list[str]:
     """All tokens and secrets, as a dump would show them."""
     with create_engine(url, poolclass=NullPool).connect() as connection:
-        query = "SELECT token FROM apis UNION ALL SELECT value FROM secrets UNION ALL SELECT secret FROM apis"
+        query = "SELECT token FROM apis UNION ALL SELECT value FROM secrets"
         return [each for each in connection.scalars(text(query)) if each is not None]
-
-
-async def test_a_token_of_an_older_version_is_encrypted_at_the_upgrade(
-    empty_database_url: str, tmp_path: Path
-) -> None:
-    url, settings = empty_database_url, Settings(data_dir=tmp_path)
-    migrate(url)
-    project_id = uuid4()
-    with create_engine(url, poolclass=NullPool).begin() as connection:
-        connection.execute(text(f"INSERT INTO projects (id, name, skill_rev) VALUES ('{project_id}', 'old', 0)"))
-        connection.execute(_OLD_API, {"project": project_id})
-    async with open_database(url, keys=KeyRing([OLD])) as database, database.sessions() as session:
-        row = await apis.get(session, project_id, "mail")
-        assert apis.token_of(session, row) == "s3cret-token", "a plain token is readable until it is encrypted"
-    prepare_secrets(url, settings)
-    prepare_secrets(url, settings)  # again, at the next start
-    assert len(_stored(url)) == 1
-    assert "s3cret" not in str(_stored(url))
-    async with open_database(url, keys=KeyRing.open(settings)) as database, database.sessions() as session:
-        row = await apis.get(session, project_id, "mail")
-        assert (apis.token_of(session, row), row.secret) == ("s3cret-token", None)
-
-
-_OLD_API = text(
-    """
-    INSERT INTO apis (id, project_id, name, source, document, digest, secret)
-    VALUES (gen_random_uuid(), :project, 'mail', 'upload', '{}', 'd', 's3cret-token')
-    """
-)
 
 
 async def test_a_wrong_key_is_named_with_the_api_and_the_setting(empty_database_url: str) -> None:
