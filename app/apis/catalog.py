@@ -179,10 +179,14 @@ class Catalog(msgspec.Struct, frozen=True):
         """What code may call of each app: the names, and "former=name" for those that operations had before."""
         return {app.name: [*app.operations, *_formerly(app)] for app in self.apps.values()}
 
+    def find(self, api: str) -> Operation | None:
+        """An "app.operation"; None if it is unknown now."""
+        app, _, name = api.partition(".")
+        return self.apps[app].operations.get(name) if app in self.apps else None
+
     def is_read(self, api: str) -> bool:
         """Whether "app.operation" changes nothing. One that is unknown now may change something."""
-        app, _, name = api.partition(".")
-        operation = self.apps[app].operations.get(name) if app in self.apps else None
+        operation = self.find(api)
         return operation is not None and operation.safe
 
 

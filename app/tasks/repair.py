@@ -77,7 +77,7 @@ async def run_recorded(executor: TaskExecutor, skill: tables.Skill) -> RecordedT
             if not expected.passed:
                 continue  # it cannot be repeated: it depends on what was not recorded
             count += 1
-            now_made = [_as_now(each, _find(former, each.api), _find(present, each.api)) for each in made]
+            now_made = [_as_now(each, former.find(each.api), present.find(each.api)) for each in made]
             got = await _run(executor, row, present, skill, call, now_made)
             if not got.passed or got.shown != expected.shown:
                 reason = got.reason or "it returns something else"
@@ -138,11 +138,6 @@ def _as_now(call: Call, old: Operation | None, new: Operation | None) -> Call:
     if old is None or new is None or call.error is not None or old.returns == new.returns:
         return call
     return msgspec.structs.replace(call, result=projected(call.result, old.returns, new.returns))
-
-
-def _find(catalog: Catalog, api: str) -> Operation | None:
-    app, _, name = api.partition(".")
-    return catalog.apps[app].operations.get(name) if app in catalog.apps else None
 
 
 class SkillRepairs(Looping):

@@ -92,8 +92,7 @@ class SkillManifest(msgspec.Struct, frozen=True):
         return [api for api in self.operations if not self._has(catalog, api)]
 
     def _has(self, catalog: Catalog, api: str) -> bool:
-        app, _, name = api.partition(".")
-        operation = catalog.apps[app].operations.get(name) if app in catalog.apps else None
+        operation = catalog.find(api)
         return operation is not None and self.operations[api].fits(operation)
 
     def origins(self, api: str, argument: str) -> frozenset[str] | None:
