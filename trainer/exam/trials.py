@@ -25,6 +25,7 @@ from app.apis.calls.network import Certificates, OwnServices, open_client
 from app.apis.calls.recorded_calls import CallKey, RecordedCalls, call_key
 from app.apis.catalog import App, Catalog
 from app.apis.credentials.credential import Credential, Credentials, SecretStore, StaticCredentials, checked
+from app.apis.credentials.schemes import OAUTH_KINDS
 from app.apis.credentials.stored_credentials import StoredCredentials
 from app.apis.mcp.calls import mcp_callers
 from app.apis.mcp.connection import SCHEME, McpCommand, McpServers, read_commands
@@ -306,7 +307,7 @@ async def _credential(app: App, scheme: str, given: StagingCredential, store: Se
         raise InvalidError(f"{where}.credentials.{scheme}: {error}") from error
     except InvalidError as error:
         raise InvalidError(f"{where}.{error}") from error
-    if kind in ("oauth2", "openid") and credential.value is None:
+    if kind in OAUTH_KINDS and credential.value is None:
         raise InvalidError(
             f"{where}.credentials.{scheme}: trials ask no authorization server for tokens: give one that lasts, "
             "as `value`"

@@ -12,6 +12,7 @@ import msgspec
 
 from app.apis.catalog import App, Operation
 from app.apis.credentials.schemes import (
+    OAUTH_KINDS,
     UNFIT_FOR_HEADERS,
     Authentication,
     Grant,
@@ -177,7 +178,7 @@ def checked(name: str, credential: Credential, scheme: SecurityScheme | None) ->
         credential = msgspec.structs.replace(credential, place=scheme.place, name=scheme.parameter)
     if (credential.value or credential.access_token) and not authentication(scheme, credential).fits_headers:
         raise InvalidError(f"credentials.{name}: they {UNFIT_FOR_HEADERS}")
-    if scheme.kind not in ("oauth2", "openid"):
+    if scheme.kind not in OAUTH_KINDS:
         missing = [f"`{field}`" for field in needed_fields(scheme.kind) if getattr(credential, field) is None]
         if missing:
             raise InvalidError(f"credentials.{name}: {scheme.kind} needs {' and '.join(missing)}")

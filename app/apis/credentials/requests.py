@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from app.apis.credentials.credential import needed_fields
-from app.apis.credentials.schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
+from app.apis.credentials.schemes import OAUTH_KINDS, Grant, SchemeKind, SecurityScheme, bearer_for_oauth
 from app.apis.credentials.store import STATIC_TOKEN
 from app.base.fields import columns
 from app.db import tables
@@ -87,7 +87,7 @@ def shared_credentials(
 
 
 def _ways(scheme: SecurityScheme) -> list[CredentialWay]:
-    if scheme.kind not in ("oauth2", "openid"):
+    if scheme.kind not in OAUTH_KINDS:
         return [CredentialWay(list(needed_fields(scheme.kind)))]
     alone = [CredentialWay([], consent=True)] if scheme.registration_url or scheme.reads_documents else []
     return [*alone, *(_GRANT_WAYS[grant] for grant in _grants(scheme)), CredentialWay(["value"])]

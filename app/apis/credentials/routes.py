@@ -29,7 +29,7 @@ from app.apis.credentials.consent import (
 )
 from app.apis.credentials.credential import Credential
 from app.apis.credentials.requests import CredentialView
-from app.apis.credentials.schemes import SecurityScheme
+from app.apis.credentials.schemes import OAUTH_KINDS, SecurityScheme
 from app.apis.credentials.stored_credentials import prepare
 from app.apis.documents.reader import DocumentReader
 from app.apis.documents.stored import read_api
@@ -127,7 +127,7 @@ async def _to_connect(
 ) -> tables.ApiCredential:
     """The principal's own, or else those for all tasks: the client is the same."""
     rows = await credentials.usable(session, row.id, place.principal)
-    found = {name: each for name, each in rows.items() if each.kind in ("oauth2", "openid")}
+    found = {name: each for name, each in rows.items() if each.kind in OAUTH_KINDS}
     scheme = place.scheme or (next(iter(found)) if len(found) == 1 else "")
     if scheme not in found:
         stored = ", ".join(sorted(found)) or "none"

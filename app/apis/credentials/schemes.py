@@ -33,6 +33,7 @@ CERTIFICATE: Final = "certificate"
 UNFIT_FOR_HEADERS: Final = "have a blank at an end, or a character that no header can carry: store them again"
 _IN_HEADER: Final = re.compile(r"([!-~]([ -~]*[!-~])?)?")  # of a value, what every server takes
 SchemeKind = Literal["api_key", "http", "basic", "oauth2", "openid", "mutual_tls"]
+OAUTH_KINDS: Final = ("oauth2", "openid")
 KeyPlace = Literal["header", "query", "cookie"]
 Grant = Literal["authorization_code", "client_credentials", "password"]
 Security = tuple[tuple[str, ...], ...]
@@ -223,7 +224,7 @@ def bearer_for_oauth(schemes: Mapping[str, SecurityScheme], available: Collectio
     """
     tokens = [each.name for each in schemes.values() if (each.kind, each.prefix) == ("http", "Bearer")]
     stored = next((each for each in tokens if each in available), None)
-    missing = [each.name for each in schemes.values() if each.kind in ("oauth2", "openid")]
+    missing = [each.name for each in schemes.values() if each.kind in OAUTH_KINDS]
     return {} if stored is None else {name: stored for name in missing if name not in available}
 
 

@@ -22,7 +22,7 @@ from app.apis.credentials import oauth
 from app.apis.credentials import store as credentials
 from app.apis.credentials.credential import Credential, authentication, bearer, checked, chosen_schemes, secrets_of
 from app.apis.credentials.oauth import TOKEN_SECONDS, TokenError, Tokens
-from app.apis.credentials.schemes import Authentication, SecurityScheme, combined
+from app.apis.credentials.schemes import OAUTH_KINDS, Authentication, SecurityScheme, combined
 from app.apis.credentials.store import STATIC_TOKEN
 from app.base.errors import HostError, SettingError
 from app.base.secrets import MASK
@@ -67,7 +67,7 @@ async def prepare(
     scheme = schemes.get(name)
     credential, kind = checked(name, credential, scheme)
     authorized = True
-    if scheme is not None and kind in ("oauth2", "openid"):
+    if scheme is not None and kind in OAUTH_KINDS:
         credential = await oauth.complete(name, credential, scheme, base, client)
         has_token = credential.access_token is not None or credential.refresh_token is not None
         authorized = has_token or credential.grant != "authorization_code"
@@ -312,7 +312,7 @@ def _read(session: AsyncSession, app: str, row: tables.ApiCredential) -> _Held:
 
 
 def _is_renewable(held: _Held) -> bool:
-    return held.kind in ("oauth2", "openid") and (held.credential.grant is not None)
+    return held.kind in OAUTH_KINDS and (held.credential.grant is not None)
 
 
 def without_secrets(text: str, credential: Credential) -> str:

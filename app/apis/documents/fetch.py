@@ -20,7 +20,7 @@ from app.apis.credentials.credential import (
     bearer,
     checked,
 )
-from app.apis.credentials.schemes import Authentication, SecurityScheme, combined
+from app.apis.credentials.schemes import OAUTH_KINDS, Authentication, SecurityScheme, combined
 from app.apis.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.apis.documents.protocols import DocumentDeniedError, download
 from app.apis.presentation import AppView
@@ -181,7 +181,7 @@ def _part(name: str, credential: Credential, scheme: SecurityScheme | None) -> A
         complete, kind = checked(name, credential, scheme)
     except InvalidError:  # told when the document is read
         return None
-    if kind in ("oauth2", "openid") and not (complete.value or complete.access_token):
+    if kind in OAUTH_KINDS and not (complete.value or complete.access_token):
         return None
     return authentication(scheme, complete)
 
