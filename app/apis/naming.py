@@ -83,6 +83,14 @@ def split_words(identifier: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(_WORD_START.sub("_", plain))]
 
 
+def plain(name: str) -> str:
+    """
+    >>> plain("page[number]"), plain("Created_At")
+    ('pagenumber', 'createdat')
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 def singular(word: str) -> str:
     """
     >>> [singular(each) for each in ("issues", "policies", "branches", "databases", "prefixes", "status", "ips")]

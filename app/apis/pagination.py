@@ -10,6 +10,7 @@ import httpx
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
+from app.apis.naming import plain
 from app.apis.servers import origin
 from app.base.values import Json
 
@@ -173,7 +174,7 @@ def first_page(operation: Operation) -> dict[str, Json] | None:
     """The required arguments of a call for the first page; None if it needs others, too."""
     found: dict[str, Json] = {}
     for each in operation.parameters:
-        name = _plain(each.wire_name)
+        name = plain(each.wire_name)
         if not each.required:
             continue
         if name in _SIZES and is_number(each):
@@ -199,7 +200,7 @@ class Paging(msgspec.Struct, frozen=True):
 
 def paging_of(operation: Operation) -> Paging | None:
     """None for an operation that takes no page."""
-    known = {_plain(each.wire_name): each for each in operation.parameters}
+    known = {plain(each.wire_name): each for each in operation.parameters}
     size = _first(known, _SIZES)
     if (cursor := _first(known, _CURSORS)) is not None:
         return Paging("cursor", cursor, 0, size)
@@ -211,7 +212,7 @@ def paging_of(operation: Operation) -> Paging | None:
 
 def size_of(operation: Operation) -> Parameter | None:
     """The parameter that says how many items are answered at most."""
-    return _first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES)
+    return _first({plain(each.wire_name): each for each in operation.parameters}, _SIZES)
 
 
 def page_field(name: str) -> PageField | None:
@@ -220,7 +221,7 @@ def page_field(name: str) -> PageField | None:
     >>> [page_field(each) for each in ("X-Total-Count", "has_more", "nextPageToken", "pages", "state")]
     ['total', 'more', 'next', 'pages', None]
     """
-    own = _plain(name).removeprefix("x")
+    own = plain(name).removeprefix("x")
     told: dict[PageField, Sequence[str]] = {
         "more": _MORE, "total": (*_TOTALS, "count"), "pages": (*_PAGE_TOTALS, *_LAST_PAGES), "next": _NEXT_FIELDS,
     }  # fmt: skip
@@ -231,7 +232,7 @@ def items_of(value: Json) -> Sequence[Json]:
     """The items of a page: the answer, its list under a usual name, or else its longest one."""
     if isinstance(value, list):
         return value
-    listed = {_plain(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+    listed = {plain(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
     lists = {name: each for name, each in listed.items() if isinstance(each, list) and name not in _NO_ITEMS}
     usual = next((lists[name] for name in _ITEMS if name in lists), None)
     return max(lists.values(), key=len, default=()) if usual is None else usual
@@ -239,7 +240,7 @@ def items_of(value: Json) -> Sequence[Json]:
 
 def total_of(operation: Operation, value: Json, following: NextPage) -> int | None:
     """How many items an answer says there are on all pages; None of what has no pages, whose totals are others."""
-    known = {_plain(each.wire_name) for each in operation.parameters}
+    known = {plain(each.wire_name) for each in operation.parameters}
     if following is None and not known & {*_CURSORS, *_OFFSETS, *_PAGES, *_SIZES}:
         return None
     return _number(value, (*_TOTALS, "count"))
@@ -261,7 +262,7 @@ def _after_cursor(paging: Paging, value: Json, arguments: Mapping[str, Json]) ->
         return None
     cursor = paging.parameter
     found = _next_field(value, cursor)
-    if found is None and _plain(cursor.wire_name) == "startingafter" and _flag(value, _MORE):
+    if found is None and plain(cursor.wire_name) == "startingafter" and _flag(value, _MORE):
         rows = items_of(value)
         found = rows[-1].get("id") if rows and isinstance(rows[-1], Mapping) else None
     if isinstance(found, bool) or not isinstance(found, str | int) or found in ("", arguments.get(cursor.name)):
@@ -271,7 +272,7 @@ def _after_cursor(paging: Paging, value: Json, arguments: Mapping[str, Json]) ->
 
 def _next_field(value: Json, cursor: Parameter) -> Json:
     """The value of a field that names the next page; of a URL, the cursor in its query."""
-    own = _plain(cursor.wire_name)
+    own = plain(cursor.wire_name)
     for fields in _levels(value):
         for name in (*_NEXT_FIELDS, own):
             found = fields.get(name)
@@ -298,7 +299,7 @@ def _after_offset(paging: Paging, value: Json, arguments: Mapping[str, Json]) ->
 def _base(offset: Parameter) -> int:
     """The offset of the first item: 1 as in SCIM (RFC 7644, section 3.4.2.4), if not 0."""
     declared = (offset.schema.get("default"), offset.schema.get("minimum"))
-    return 1 if 1 in declared or (_plain(offset.wire_name) == "startindex" and 0 not in declared) else 0
+    return 1 if 1 in declared or (plain(offset.wire_name) == "startindex" and 0 not in declared) else 0
 
 
 def _after_page(paging: Paging, value: Json, arguments: Mapping[str, Json]) -> NextPage:
@@ -329,7 +330,7 @@ def _levels(value: Json) -> Iterator[dict[str, Json]]:
     """The fields of an answer by plain name, then those of the objects in it that are about pages."""
     if not isinstance(value, Mapping):
         return
-    fields = {_plain(name): each for name, each in value.items()}
+    fields = {plain(name): each for name, each in value.items()}
     yield fields
     for name in _INSIDE:
         if isinstance(fields.get(name), Mapping):
@@ -355,11 +356,3 @@ def _given(parameter: Parameter | None, arguments: Mapping[str, Json]) -> Json:
     if parameter is None:
         return None
     return arguments.get(parameter.name, parameter.schema.get("default"))
-
-
-def _plain(name: str) -> str:
-    """
-    >>> _plain("page[number]"), _plain("next_page_token")
-    ('pagenumber', 'nextpagetoken')
-    """
-    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -16,9 +16,9 @@ import msgspec
 
 from app.apis.double.meanings import Effect, Filter
 from app.apis.double.model import HIDDEN, Collection, Link, Model, Modelled, Role
-from app.apis.double.shapes import Schema, fields_of, flat, item_shape, kind_of, plain
+from app.apis.double.shapes import Schema, fields_of, flat, item_shape, kind_of
 from app.apis.double.state import Sampled
-from app.apis.naming import split_words
+from app.apis.naming import plain, split_words
 from app.base.secrets import is_telling
 from app.base.values import Json
 

@@ -16,10 +16,10 @@ from app.apis.double.documents import Reply
 from app.apis.double.meanings import Page, Record
 from app.apis.double.model import HIDDEN, Collection, Model, Modelled
 from app.apis.double.receiver import Request
-from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
+from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, type_name
 from app.apis.double.state import Sampled, State, counted, linked, target_of, typed_key
 from app.apis.double.values import Drawer, NoValueError
-from app.apis.naming import singular, split_words, word_set
+from app.apis.naming import plain, singular, split_words, word_set
 from app.apis.pagination import page_field
 from app.base.values import Json
 

@@ -15,8 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
-from app.apis.double.shapes import KEYS, Schema, fields_of, flat, kind_of, plain
-from app.apis.naming import split_words, word_set
+from app.apis.double.shapes import KEYS, Schema, fields_of, flat, kind_of
+from app.apis.naming import plain, split_words, word_set
 from app.apis.pagination import Paging, paging_of, size_of
 from app.base.values import Json
 

@@ -28,10 +28,9 @@ from app.apis.double.shapes import (
     likeness,
     list_shape,
     noun_of,
-    plain,
 )
 from app.apis.double.values import Drawer, Examples, NoValueError
-from app.apis.naming import singular, split_words
+from app.apis.naming import plain, singular, split_words
 from app.base.errors import ApiDocumentError
 from app.base.values import Json
 

@@ -28,11 +28,10 @@ from app.apis.double.shapes import (
     item_shape,
     list_shape,
     noun_of,
-    plain,
     type_name,
     value_at,
 )
-from app.apis.naming import split_words
+from app.apis.naming import plain, split_words
 from app.base.secrets import is_telling
 from app.base.values import Json
 

@@ -26,7 +26,7 @@ from app.apis.double.documents import METHODS, Reply
 from app.apis.double.meanings import Record, chosen, page_of, same
 from app.apis.double.model import Collection, Model, Modelled
 from app.apis.double.receiver import Receiver, RefusedError, Request, status_of
-from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
+from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, value_at
 from app.apis.double.state import (
     TOP,
     Part,
@@ -41,6 +41,7 @@ from app.apis.double.state import (
 )
 from app.apis.double.values import Drawer, NoValueError, texts_time
 from app.apis.media_types import is_declared_json
+from app.apis.naming import plain
 from app.base.values import Json
 
 _HOPS: Final = 4  # from a reference to another

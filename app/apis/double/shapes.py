@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from app.apis.documents.schemas import Check, TooComplexError, start_counting
-from app.apis.naming import singular, split_words
+from app.apis.naming import plain, singular, split_words
 from app.base.values import Json
 
 Schema = dict[str, Json]
@@ -180,14 +180,6 @@ def inferred(value: Json) -> Schema:
 def is_free(schema: Schema) -> bool:
     """Whether a flat schema of an object leaves open which fields there are."""
     return not fields_of(schema) or schema.get("additionalProperties", False) is not False
-
-
-def plain(name: str) -> str:
-    """
-    >>> plain("page[number]"), plain("Created_At")
-    ('pagenumber', 'createdat')
-    """
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def noun_of(words: Sequence[str]) -> str:

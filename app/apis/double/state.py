@@ -16,9 +16,9 @@ from app.apis.double import texts
 from app.apis.double.meanings import Record
 from app.apis.double.model import Collection, Counter, Link, Model
 from app.apis.double.record_types import IsSecret, Seen, place_of, seen_of, text_like
-from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
+from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, value_at
 from app.apis.double.values import Drawer, key_like
-from app.apis.naming import split_words
+from app.apis.naming import plain, split_words
 from app.base.values import Json
 
 _ROWS: Final = 200  # of one answer that are looked at

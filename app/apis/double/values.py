@@ -10,8 +10,8 @@ from random import Random
 from typing import Final
 
 from app.apis.double import texts
-from app.apis.double.shapes import Fits, Schema, fields_of, flat, inferred, is_nullable, kind_of, plain
-from app.apis.naming import singular, split_words, word_set
+from app.apis.double.shapes import Fits, Schema, fields_of, flat, inferred, is_nullable, kind_of
+from app.apis.naming import plain, singular, split_words, word_set
 from app.base.errors import ApiDocumentError
 from app.base.secrets import is_telling
 from app.base.values import Json
