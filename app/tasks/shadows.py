@@ -24,7 +24,7 @@ from app.base.log import mask_logs
 from app.base.loop import Loop, Looping
 from app.base.processes import new_owner
 from app.base.secrets import SecretValues
-from app.base.values import Trajectory
+from app.base.values import Trajectory, TrajectoryCalls
 from app.db import results, tables
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
@@ -158,23 +158,9 @@ async def _safe_operations(session: AsyncSession, reader: DocumentReader, releas
     return safe
 
 
-class _Call(msgspec.Struct, frozen=True):
-    api: str
-
-
-class _Turn(msgspec.Struct, frozen=True):
-    calls: tuple[_Call, ...] = ()
-
-
-class _Calls(msgspec.Struct, frozen=True):
-    """The calls of a stored trajectory; decoding skips the rest."""
-
-    turns: tuple[_Turn, ...]
-
-
 def _only_calls(record: bytes, safe: Set[str]) -> bool:
     """An operation that no longer exists is not in `safe`: it cannot be called again."""
-    turns = msgspec.msgpack.decode(record, type=_Calls).turns
+    turns = msgspec.msgpack.decode(record, type=TrajectoryCalls).turns
     return all(call.api in safe for turn in turns for call in turn.calls)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import InvalidError, NotFoundError
 from app.base.run_settings import MIN_JUDGED, MIN_KINDS, MIN_SCENARIOS
-from app.base.values import GOOD, Json, Stop
+from app.base.values import GOOD, Json, Stop, TrajectoryCalls
 from app.db import tables
 from app.db.queries import in_array
 from app.db.results import executed, proven
@@ -54,21 +54,6 @@ class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):
     operations: frozenset[str] = frozenset()  # that answered
     solved: bool = True
     kind: str | None = None  # if it was placed before
-
-
-class _Call(msgspec.Struct):
-    api: str
-    error: str | None = None
-
-
-class _Turn(msgspec.Struct):
-    calls: tuple[_Call, ...] = ()
-
-
-class _Record(msgspec.Struct):
-    """What is read of a trajectory: without its tokens that takes a quarter of the time."""
-
-    turns: tuple[_Turn, ...] = ()
 
 
 def scored(project_id: UUID) -> Select[Any]:
@@ -140,7 +125,7 @@ async def _operations(session: AsyncSession, task_ids: Sequence[UUID]) -> dict[U
     return {
         task_id: frozenset(
             call.api
-            for turn in msgspec.msgpack.decode(record, type=_Record).turns
+            for turn in msgspec.msgpack.decode(record, type=TrajectoryCalls).turns
             for call in turn.calls
             if call.error is None
         )
