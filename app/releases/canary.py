@@ -43,7 +43,7 @@ from app.releases.statistics import (
     is_one_sided,
     mean,
 )
-from app.releases.trials_store import CanaryShare, CanaryTask, TypicalCost, UsualKind, scored_at
+from app.releases.trials_store import CanaryShare, CanaryTask, ReleaseName, TypicalCost, UsualKind, scored_at
 from app.skills import moves
 
 ACTOR = "canary"  # in the audit log, of automatic decisions
@@ -453,13 +453,6 @@ def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRu
 _RULES = CanaryRules()
 
 
-class CanaryBaseline(msgspec.Struct, frozen=True):
-    """The active release that a canary is compared with."""
-
-    number: int
-    model: str
-
-
 class RaceMoment(NamedTuple):
     """The differences of a canary to its baseline, as they were known then. None before both had tasks."""
 
@@ -472,7 +465,7 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of a canary with its baseline, since both serve."""
 
     since: datetime
-    baseline: CanaryBaseline
+    baseline: ReleaseName
     shares: Sequence[trials_store.CanaryShare]  # of the new tasks, oldest first
     decision: CanaryDecision
 
@@ -517,7 +510,7 @@ async def _read_trial(session: AsyncSession, release: tables.Release, rules: Can
     began = await trials_store.shared_since(session, release, active)
     return _Trial(
         began,
-        CanaryBaseline(active.number, active.model),
+        ReleaseName(active.number, active.model),
         trials_store.shares_of(release),
         await trials_store.ended_tasks(session, release, active, began, rules.max_compared, until),
         await trials_store.usual_kinds(session, release.project_id, began),
@@ -531,7 +524,7 @@ class _Trial:
     """What a comparison rests on. Comparing 20,000 tasks takes a quarter of a second: a thread does it."""
 
     began: datetime
-    baseline: CanaryBaseline
+    baseline: ReleaseName
     shares: Sequence[trials_store.CanaryShare]
     tasks: Sequence[trials_store.CanaryTask]
     usual: Mapping[str, trials_store.UsualKind]

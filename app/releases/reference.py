@@ -17,6 +17,7 @@ import msgspec
 from app.base.values import Json
 from app.db.tables import Release
 from app.releases.statistics import Interval
+from app.releases.trials_store import ReleaseName
 
 T = TypeVar("T")
 
@@ -54,11 +55,6 @@ def possible_loss(history: Sequence[Release], active: Release) -> float:
     return 0.0
 
 
-class _Named(msgspec.Struct, frozen=True):
-    number: int
-    model: str
-
-
 class _Exam(msgspec.Struct, frozen=True):
     """The difference that an exam has shown."""
 
@@ -85,7 +81,7 @@ class _Decision(msgspec.Struct, frozen=True):
 class _Canary(msgspec.Struct, frozen=True):
     """What live tasks have shown."""
 
-    baseline: _Named
+    baseline: ReleaseName
     decision: _Decision
 
     @property
@@ -97,9 +93,9 @@ class _Canary(msgspec.Struct, frozen=True):
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence by which weights were promoted."""
 
-    compared_with: _Named | None
+    compared_with: ReleaseName | None
     difference: _Exam | None
-    reference: _Named | None
+    reference: ReleaseName | None
     reference_difference: _Exam | None
     canary: _Canary | None
 
@@ -132,9 +128,9 @@ def _proof_of(model: str, number: int, history: Sequence[Release]) -> _Proof | N
         return None
     evidence: Mapping[str, Json] = max(found, key=lambda each: each.number).evidence or {}
     return _Proof(
-        compared_with=read_part(evidence.get("compared_with"), _Named),
+        compared_with=read_part(evidence.get("compared_with"), ReleaseName),
         difference=read_part(evidence.get("difference"), _Exam),
-        reference=read_part(evidence.get("reference_release"), _Named),
+        reference=read_part(evidence.get("reference_release"), ReleaseName),
         reference_difference=read_part(evidence.get("reference_difference"), _Exam),
         canary=read_part(evidence.get("canary"), _Canary),
     )

@@ -26,12 +26,12 @@ from app.projects.authorization import find_project
 from app.releases import canary, hosted_models, manifest_store, trials_store, watch
 from app.releases import store as releases
 from app.releases.adapter_store import AdapterDirectory
-from app.releases.canary import CanaryAction, CanaryBaseline, CanaryStatus, MetricComparison, UncountedTraffic
+from app.releases.canary import CanaryAction, CanaryStatus, MetricComparison, UncountedTraffic
 from app.releases.manifest import Diff, SkillsMode, diff
 from app.releases.promotion import ActivationChanges, Promoter, changes_of
 from app.releases.statistics import PairedComparison, PairedDifference, compare_pairs
-from app.releases.trials_store import CanaryShare
-from app.releases.watch import NotCounted, ScenarioComparison, WatchAction, WatchBaseline, WatchStatus
+from app.releases.trials_store import CanaryShare, ReleaseName
+from app.releases.watch import NotCounted, ScenarioComparison, WatchAction, WatchStatus
 from app.tasks import shadows
 from app.web.access import Caller, Db
 from app.web.fields import ConsoleLinks, ProjectName
@@ -248,7 +248,7 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     percent: float | None
     since: datetime
-    baseline: CanaryBaseline
+    baseline: ReleaseName
     action: CanaryAction
     reason: str
     shares: Sequence[CanaryShare]
@@ -326,7 +326,7 @@ class WatchView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     since: datetime
     until: datetime
-    baseline: WatchBaseline
+    baseline: ReleaseName
     action: WatchAction
     reason: str
     tasks: dict[str, int]

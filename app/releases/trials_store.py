@@ -49,6 +49,13 @@ _task, _shadow = tables.Task, tables.Shadow
 _queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
 
 
+class ReleaseName(msgspec.Struct, frozen=True):
+    """A release that another one is compared with."""
+
+    number: int
+    model: str
+
+
 class CanaryTask(NamedTuple):
     """A task of the canary or the active weights that ended since both serve, otherwise than by being
     cancelled.

@@ -34,7 +34,7 @@ from app.releases.statistics import (
     match,
     mean,
 )
-from app.releases.trials_store import WatchedTask, scored_at
+from app.releases.trials_store import ReleaseName, WatchedTask, scored_at
 from app.skills import moves
 
 _METRICS = 3  # reward, errors, turns: each gets an equal part of alpha
@@ -228,19 +228,12 @@ def _turns(tasks: Iterable[WatchedTask], ceiling: float) -> list[LabelledValue]:
     return [LabelledValue(task.kind, min(task.turns, ceiling)) for task in tasks if task.turns is not None]
 
 
-class WatchBaseline(msgspec.Struct, frozen=True):
-    """The release that served before the watched one."""
-
-    number: int
-    model: str
-
-
 class WatchStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of a watched release with the one before."""
 
     since: datetime
     until: datetime  # at the latest
-    baseline: WatchBaseline
+    baseline: ReleaseName
     decision: WatchDecision
 
 
@@ -269,7 +262,7 @@ async def evaluate(session: AsyncSession, release: tables.Release) -> WatchStatu
         rules,
         expired=await queries.now(session) >= until,
     )
-    baseline = WatchBaseline(former.number, former.model)
+    baseline = ReleaseName(former.number, former.model)
     return WatchStatus(since=since, until=until, baseline=baseline, decision=decision)
 
 
