@@ -5,7 +5,7 @@ replaced; and the sets that releases serve with, which are restored. Each change
 The counter row serializes the writers of one project, so that revisions become visible in order.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -232,6 +232,16 @@ async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> tables.S
     if goal is SkillState.ACTIVE:
         return await activate(session, skill, rev, actor=actor, reason="it was approved")
     return await move(session, skill, goal, rev, actor=actor, reason="it was approved")
+
+
+def possible(skill: tables.Skill) -> list[str]:
+    """What a person may do with the skill in its state."""
+    may: dict[str, Container[SkillState]] = {
+        "approve": NEXT_SKILL_STATE,
+        "retire": LIVE_SKILLS,
+        "restore": _RESTORABLE,
+    }
+    return [move for move, states in may.items() if skill.state in states]
 
 
 async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violations: int) -> tables.Skill:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.base.errors import ConflictError, InvalidError, NotFoundError
 from app.db import tables
 from app.db.database import Sessions
-from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
+from app.db.tables import LIVE_SKILLS, SkillState
 from app.releases import statistics
 from app.releases.figure_pages import ends, value_file
 from app.releases.statistics import Interval
@@ -283,7 +283,7 @@ class SkillDetailPage(Controller):
             uses=await offers.uses_of(session, skill.id, _USES),
             lineage=draw(await read_lineages(session, skill.project_id, [skill.name])),
             alike=await skills.alike(session, skill),
-            moves=possible_moves(skill),
+            moves=moves.possible(skill),
         )
 
     @get("/lineage.csv")
@@ -304,13 +304,6 @@ class SkillDetailPage(Controller):
             view = msgspec.json.encode(await view_skill(session, skill))
             return attachment(f"{skill.name}-v{skill.version}.json", "application/json", view)
         raise InvalidError(f"kind: {kind[:50]!r} is neither python nor json")
-
-
-def possible_moves(skill: tables.Skill) -> list[str]:
-    """What a person may do with it: what `moves` carries out in its state."""
-    moves = ["approve"] if skill.state in NEXT_SKILL_STATE else []
-    moves += ["retire"] if skill.state in LIVE_SKILLS else []
-    return moves + (["restore"] if skill.state in (SkillState.SUPERSEDED, SkillState.RETIRED) else [])
 
 
 def _other(versions: Sequence[tables.Skill], skill: tables.Skill, number: int | None) -> tables.Skill | None:
