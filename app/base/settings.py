@@ -207,8 +207,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a project's uploaded datasets."""
     limit_requests_per_minute: Limit = 30_000
     """Requests of one key to one API process."""
-    limit_failed_keys_per_minute: Limit = 20
-    """Requests with unknown keys from one address to one API process."""
     trusted_proxies: str = ""
     """Addresses and networks of proxies, comma-separated. Only their `X-Forwarded-For` is believed."""
 

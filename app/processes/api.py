@@ -366,5 +366,4 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
             data_rules=DataRules.of(settings),
             public_url=settings.public_url.rstrip("/") or base_url(settings.host, settings.port),
-            failed_keys_per_minute=settings.limit_failed_keys_per_minute,
         )

@@ -26,8 +26,6 @@ class _KeyRules(Protocol):
     def sessions(self) -> Sessions: ...
     @property
     def limits(self) -> Limits: ...
-    @property
-    def failed_keys_per_minute(self) -> int: ...
 
 
 async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
@@ -44,8 +42,8 @@ async def read_access(connection: Connection, secret: str, find: FindKey = keys.
     """The key of a secret, within the limits on keys. Raises UnauthorizedError, LimitError."""
     dependencies: _KeyRules = connection.app.state["dependencies"]
     gate: KeyGate = connection.app.state["key_gate"]
-    address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
-    gate.admit(address, secret, failures)
+    address = connection.client.host if connection.client else ""
+    gate.admit(address, secret)
 
     async def look_up() -> tuple[tables.Key, ProjectSettings] | None:
         async with reading(dependencies.sessions) as session:
@@ -58,7 +56,7 @@ async def read_access(connection: Connection, secret: str, find: FindKey = keys.
             return False
 
     if (found := await look_up()) is None:
-        gate.failed(address, secret, failures)
+        gate.failed(address, secret)
         raise UnauthorizedError("this key is unknown or was revoked")
     key, settings = found
     gate.passed(secret, key.id, settings.limits.over(dependencies.limits).requests_per_minute)

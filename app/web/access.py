@@ -61,6 +61,7 @@ async def provide_access(request: Request[Any, Any, Any]) -> Access:
 
 
 _KNOWN_KEYS = 10_000
+_FAILURES_PER_MINUTE = 20  # requests with unknown keys, from one address to one process
 
 
 class KeyGate:
@@ -75,18 +76,18 @@ class KeyGate:
         self._failures = TokenBuckets[str]()
         self._requests = TokenBuckets[UUID]()
 
-    def admit(self, address: str, secret: str, per_minute: int) -> None:
+    def admit(self, address: str, secret: str) -> None:
         """Raises LimitError for a key that was never valid, from an address that sent too many others."""
-        if not per_minute or _digest(secret) in self._known:
+        if _digest(secret) in self._known:
             return
-        if seconds := self._failures.wait(_network(address), per_minute):
-            raise _limit_error("failed_keys_per_minute", per_minute, "unknown keys from this address", seconds)
+        if seconds := self._failures.wait(_network(address), _FAILURES_PER_MINUTE):
+            what = "unknown keys from this address"
+            raise _limit_error("failed_keys_per_minute", _FAILURES_PER_MINUTE, what, seconds)
 
-    def failed(self, address: str, secret: str, per_minute: int) -> None:
+    def failed(self, address: str, secret: str) -> None:
         """The key is unknown or was revoked."""
         self._known.pop(_digest(secret), None)
-        if per_minute:
-            self._failures.charge(_network(address), per_minute)  # several may have been admitted at once
+        self._failures.charge(_network(address), _FAILURES_PER_MINUTE)  # several may have been admitted at once
 
     def passed(self, secret: str, key_id: UUID, per_minute: int | None) -> None:
         """The key is valid. Raises LimitError if it has sent too many requests."""
@@ -95,7 +96,8 @@ class KeyGate:
         if len(self._known) > _KNOWN_KEYS:
             self._known.popitem(last=False)
         if per_minute and (seconds := self._requests.take(key_id, per_minute)):
-            raise _limit_error("requests_per_minute", per_minute, "requests with this key", seconds)
+            what, setting = "requests with this key", "SAGE_LIMIT_REQUESTS_PER_MINUTE"
+            raise _limit_error("requests_per_minute", per_minute, what, seconds, setting)
 
 
 def _digest(secret: str) -> bytes:
@@ -117,9 +119,10 @@ def _network(address: str) -> str:
     return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
 
 
-def _limit_error(name: str, value: int, what: str, seconds: float) -> LimitError:
-    setting = f"SAGE_LIMIT_{name.upper()}"
-    message = f"more than {value:,} {what} in a minute: wait {seconds:.0f} s, or raise {setting}"
+def _limit_error(name: str, value: int, what: str, seconds: float, setting: str = "") -> LimitError:
+    """`setting` raises the limit, if one does."""
+    advice = f", or raise {setting}" if setting else ""
+    message = f"more than {value:,} {what} in a minute: wait {seconds:.0f} s{advice}"
     return LimitError(message, name=name, value=value, setting=setting, retry_after=seconds)
 
 

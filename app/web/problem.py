@@ -59,7 +59,7 @@ AnyRequest = Request[Any, Any, Any]
 
 
 class ReachedLimit(msgspec.Struct, frozen=True):
-    """The limit that a request with status 429 reached, and the setting that changes it."""
+    """The limit that a request with status 429 reached, and the setting that changes it, if one does."""
 
     name: str
     value: float
