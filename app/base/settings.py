@@ -168,9 +168,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one runner: allocations beyond it fail, and a runner that comes near it is replaced."""
     drain_seconds: Pause = 0
     """After SIGTERM, a runner lets its tasks go on for this long before it suspends them, for others to resume."""
-    runner_watchdog_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 10
-    """A runner whose event loop computes or waits for this long without a pause ends, and is replaced. Time for
-    which the host has no processor for it does not count."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
     """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks sampled at 1: at another
     one, from the share that explores (the project's `explore_percent`)."""

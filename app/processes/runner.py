@@ -51,6 +51,8 @@ from app.tasks.shadows import ShadowRunner
 
 log = structlog.get_logger(__name__)
 
+WATCHDOG_SECONDS = 10.0  # for which the event loop may compute or wait without a pause
+
 _CONNECTIONS = 10  # to the database, kept open
 _NICENESS = 5  # the API and the database go first
 _PARTS_OF_TASKS = ("sage.api_protocols", "sage.skill_checks")
@@ -84,9 +86,9 @@ def main() -> None:
 async def _run(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None) -> None:
     stop = _StopSignals()
     life = LivenessReporter(parts.settings.notify_socket)
-    watchdog = Watchdog(parts.settings.runner_watchdog_seconds)
+    watchdog = Watchdog(WATCHDOG_SECONDS)
     owner = new_owner()
-    stuck_seconds = parts.settings.runner_watchdog_seconds / 2  # a sign before the watchdog bites
+    stuck_seconds = WATCHDOG_SECONDS / 2  # a sign before the watchdog bites
     crashes = CrashFile(parts.settings.data_dir / "runners", owner, stuck_seconds)
     async with crashes, watchdog, life, _open(parts, judge, spans_of, owner) as opened:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.at_once), opened.executor.sessions

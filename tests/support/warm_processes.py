@@ -39,6 +39,7 @@ _MODULES = frozenset(
         "celery",
         "tests.support.chaos_engine",
         "tests.support.distributed_process",
+        "tests.support.patient_runner",
         "tests.support.poisoned_runner",
         "tests.support.runner_process",
         "tests.support.team_learner",

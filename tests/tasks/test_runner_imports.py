@@ -37,6 +37,7 @@ async def watched(self, row, owner, stop_signal):
     print("executed", row.instruction, *new, flush=True)
 
 TaskExecutor.execute = watched
+standalone_runner.WATCHDOG_SECONDS = 100.0  # nothing replaces a runner that its watchdog ends
 standalone_runner.main()
 """
 """Reports what each task imported, but for codecs: an answer may name any of a hundred, each a millisecond."""
