@@ -221,9 +221,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_memory_mb: Count = 256
     """Memory that one session may add to a warm interpreter."""
     sandbox_project_memory_mb: Count = 4096
-    """Memory of all sessions of a project on one machine, where cgroup v2 is delegated to the server."""
-    sandbox_project_pids: Count = 512
-    """Processes of all sessions of a project on one machine, where cgroup v2 is delegated to the server."""
+    """Memory of all sessions of a project on one machine, where cgroup v2 is delegated to the server. They may be
+    one process for every 8 MB of it."""
     api_timeout_seconds: Seconds = 30
     """Limit for one call to a live API."""
     allow_private_hosts: bool = True

@@ -290,9 +290,7 @@ def check_store(settings: Settings) -> Finding:
 
 async def check_sandbox(settings: Settings) -> Finding:
     """Opens a session, as a runner does."""
-    shared = SharedLimits(
-        memory_bytes=settings.sandbox_project_memory_mb << 20, pids=settings.sandbox_project_pids
-    )
+    shared = SharedLimits(memory_bytes=settings.sandbox_project_memory_mb << 20)
     try:
         async with ForkedSandbox(shared=shared) as sandbox:
             text = sandbox.describe().removeprefix("sandbox: ")

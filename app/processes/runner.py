@@ -144,9 +144,7 @@ async def _open(
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
-        shared = SharedLimits(
-            memory_bytes=settings.sandbox_project_memory_mb << 20, pids=settings.sandbox_project_pids
-        )
+        shared = SharedLimits(memory_bytes=settings.sandbox_project_memory_mb << 20)
         sandbox = await stack.enter_async_context(ForkedSandbox(shared=shared))  # first: it may miss what it needs
         services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
         sessions = services.database.sessions

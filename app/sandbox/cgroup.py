@@ -21,14 +21,23 @@ _CONTROLLERS = {"memory", "pids"}
 _OWN = "sage-server"  # for this server's own processes
 _TRIES = 5
 _PREFIX = "sage-project-"
+_BYTES_OF_PROCESS = 8 << 20
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
 
 
 class SharedLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of all sessions of a project together, on one machine."""
 
-    memory_bytes: int = 4096 << 20
-    pids: int = 512
+    memory_bytes: int
+
+    @property
+    def pids(self) -> int:
+        """Processes.
+
+        >>> SharedLimits(memory_bytes=4 << 30).pids
+        512
+        """
+        return max(1, self.memory_bytes // _BYTES_OF_PROCESS)
 
 
 class UnusableCgroupError(Exception):
@@ -65,7 +74,7 @@ class ControlGroups:
             if _processes(directory) >= self._limits.pids:  # the kernel lets processes move into a full group
                 raise SandboxError(
                     f"the sessions of the project {group} have {self._limits.pids} processes, as many as allowed: "
-                    "raise SAGE_SANDBOX_PROJECT_PIDS, or let it run fewer tasks at once"
+                    "raise SAGE_SANDBOX_PROJECT_MEMORY_MB, or let it run fewer tasks at once"
                 )
             (directory / "cgroup.procs").write_text(str(pid))
         except OSError as error:

@@ -11,7 +11,7 @@ from app.sandbox.cgroup import ControlGroups, SharedLimits, UnusableCgroupError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 
-_LIMITS = SharedLimits(memory_bytes=1 << 30, pids=3)
+_LIMITS = SharedLimits(memory_bytes=24 << 20)
 
 
 def _mount(tmp_path: Path, own: str = "", controllers: str = "cpu memory pids", enabled: str = "") -> Path:
@@ -35,7 +35,7 @@ def test_a_process_is_moved_into_a_group_with_the_limits_of_its_project(tmp_path
     mount = _mount(tmp_path)
     _find(tmp_path).place("desk", 4711)
     group = mount / "sage-project-desk"
-    assert (group / "memory.max").read_text() == str(1 << 30)
+    assert (group / "memory.max").read_text() == str(24 << 20)
     assert (group / "memory.swap.max").read_text() == "0"
     assert (group / "pids.max").read_text() == "3"
     assert (group / "cgroup.procs").read_text() == "4711"
@@ -46,7 +46,7 @@ def test_a_group_that_an_earlier_server_left_gets_the_limits_of_this_one(tmp_pat
     group.mkdir()
     (group / "memory.max").write_text("1")
     _find(tmp_path).place("desk", 1)
-    assert (group / "memory.max").read_text() == str(1 << 30)
+    assert (group / "memory.max").read_text() == str(24 << 20)
     assert (group / "pids.max").read_text() == "3"
 
 
@@ -80,7 +80,7 @@ def test_a_full_group_takes_no_further_process(tmp_path: Path) -> None:
     groups = _find(tmp_path)
     groups.place("desk", 1)
     (mount / "sage-project-desk" / "cgroup.procs").write_text("1\n2\n3\n")
-    with pytest.raises(SandboxError, match=r"project desk have 3 processes.*SAGE_SANDBOX_PROJECT_PIDS"):
+    with pytest.raises(SandboxError, match=r"project desk have 3 processes.*SAGE_SANDBOX_PROJECT_MEMORY_MB"):
         groups.place("desk", 4)
     groups.place("other", 5)
 
@@ -104,7 +104,7 @@ def test_cgroup_v1_is_named(tmp_path: Path) -> None:
 
 
 async def test_the_sandbox_says_whether_projects_share_limits() -> None:
-    async with ForkedSandbox(bwrap=False, shared=_LIMITS) as sandbox:
+    async with ForkedSandbox(bwrap=False, shared=SharedLimits(memory_bytes=1 << 30)) as sandbox:
         said = sandbox.describe()
         session = await sandbox.open({}, _no_call, SessionLimits(project="desk"))
         assert (await session.run("print(1)")).stdout == "1\n"
