@@ -258,10 +258,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     projects alone, and URLs with s3://, gs:// or abfs://."""
 
     # Demo
-    demo: bool = True
-    """Run the demo APIs and register them in the project `demo`."""
-    demo_port: Port = 8100
-    """Port of the demo APIs."""
+    demo_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8100
+    """Port of the demo APIs, which `sage up` runs and registers in the project `demo`. 0: none."""
 
     @property
     def model_dir(self) -> Path:

@@ -208,7 +208,7 @@ async def _run(settings: Settings, stack: AsyncExitStack, abilities: Abilities |
     stack.push_async_callback(supervisor.stop)  # before the database stops
     await _ensure_project(settings, url, abilities)
     await supervisor.ready()
-    demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo else None
+    demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo_port else None
     await supervisor.start(_workers(settings, url))
     await supervisor.ready()
     has_key = await _keep_first_key(url, settings.data_dir)
@@ -238,7 +238,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
                 start_seconds=START_SECONDS + loading_seconds(settings.model_dir),
             )
         )
-    if settings.demo:
+    if settings.demo_port:
         demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
         ready = f"{base_url('127.0.0.1', settings.demo_port)}/demo"
         services.append(ChildProcess(name="demo-apis", argv=demo, env=env, ready=ready, alive=ready))
@@ -292,7 +292,7 @@ def _ports(settings: Settings) -> Iterator[Port]:
             yield Port(settings.host, settings.metrics_port + number, "SAGE_METRICS_PORT")
     if not settings.engine_urls:
         yield Port("127.0.0.1", settings.engine_port, "SAGE_ENGINE_PORT")
-    if settings.demo:
+    if settings.demo_port:
         yield Port("127.0.0.1", settings.demo_port, "SAGE_DEMO_PORT")
 
 

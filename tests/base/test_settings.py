@@ -26,7 +26,7 @@ def test_values_are_read_from_their_variables() -> None:
         {
             "SAGE_DATA_DIR": "/srv/sage",
             "SAGE_PORT": "9000",
-            "SAGE_DEMO": "0",
+            "SAGE_DEMO_PORT": "0",
             "SAGE_TEMPERATURE": "0.7",
             "SAGE_RETRIEVAL": "scenario",
             "DATABASE_URL": "postgresql://db/sage",
@@ -36,7 +36,7 @@ def test_values_are_read_from_their_variables() -> None:
     expected = Settings(
         data_dir=Path("/srv/sage"),
         port=9000,
-        demo=False,
+        demo_port=0,
         temperature=0.7,
         retrieval="scenario",
         database_url="postgresql://db/sage",
@@ -67,7 +67,7 @@ INVALID: list[tuple[str, str]] = [
     ("SAGE_ENGINE_PORT", "http"),
     ("SAGE_DEMO_PORT", ""),
     ("SAGE_DATA_DIR", ""),
-    ("SAGE_DEMO", "maybe"),
+    ("SAGE_ALLOW_PRIVATE_HOSTS", "maybe"),
     ("SAGE_MAX_TASKS_IN_FLIGHT", "0"),
     ("SAGE_MAX_TASKS_IN_FLIGHT", "1.5"),
     ("SAGE_TEMPERATURE", "-0.1"),

@@ -221,7 +221,7 @@ def _without_services(directory: Path) -> dict[str, str]:
     return {
         "SAGE_DATA_DIR": str(directory / "data"),
         "SAGE_MODEL": str(directory / "model"),
-        "SAGE_DEMO": "0",
+        "SAGE_DEMO_PORT": "0",
         "SAGE_PORT": port,
         "SAGE_ENGINE_PORT": engine,
         "ENGINE_URLS": "http://127.0.0.1:9",

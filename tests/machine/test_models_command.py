@@ -191,7 +191,7 @@ def test_the_seed_policy_is_built_in_and_options_that_do_not_apply_are_refused(t
 
 def test_up_pulls_a_named_model_and_without_a_network_says_how_it_is_had(tmp_path: Path) -> None:
     port, engine = map(str, free_ports(2))
-    env = {"SAGE_MODEL": "smollm2-135m", "SAGE_DEMO": "false", "SAGE_PORT": port, "SAGE_ENGINE_PORT": engine}
+    env = {"SAGE_MODEL": "smollm2-135m", "SAGE_DEMO_PORT": "0", "SAGE_PORT": port, "SAGE_ENGINE_PORT": engine}
     done = sage(tmp_path, NOWHERE, "up", **env)
     assert done.returncode == 1
     pulling = f"pulling smollm2-135m (SmolLM2-135M-Instruct, apache-2.0, 98 MB) to {tmp_path}/models"

@@ -223,7 +223,7 @@ async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:
 
 def test_a_model_server_has_the_more_time_to_start_the_larger_its_model(tmp_path: Path) -> None:
     model = make_model_dir(tmp_path)
-    settings = Settings(model=str(model), demo=False)
+    settings = Settings(model=str(model), demo_port=0)
     [small] = _services(settings)
     with (model / "model-00002.safetensors").open("wb") as file:
         file.truncate(16_000_000_000)

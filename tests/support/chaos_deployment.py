@@ -110,7 +110,7 @@ def _settings(data: Path, database: str, port: int, engine: str, model: Path) ->
         "DATABASE_URL": database,
         "ENGINE_URLS": engine,
         "SAGE_DATA_DIR": str(data),
-        "SAGE_DEMO": "false",
+        "SAGE_DEMO_PORT": "0",
         "SAGE_HANG_SECONDS": str(_HANG_SECONDS),
         "SAGE_LEASE_SECONDS": str(LEASE_SECONDS),
         "SAGE_MODEL": str(model),

@@ -223,7 +223,7 @@ def test_the_settings_name_the_own_services_and_not_the_demo() -> None:
         ("db-1", 5432),
         ("db-2", 6432),
     ]
-    alone = [(each.host, each.port) for each in OwnServices.of(Settings(demo=True)).services]
+    alone = [(each.host, each.port) for each in OwnServices.of(Settings(demo_port=8100)).services]
     assert alone == [("127.0.0.1", 8000), ("localhost", 8001)]
 
 
