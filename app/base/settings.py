@@ -150,8 +150,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Limit for one completion, after which another model server, or a hosted model again, is tried."""
     engine_load_timeout_seconds: Seconds = 120
     """Limit for loading an adapter and for every request that generates nothing."""
-    engine_separate_base: bool = False
-    """Never send base and adapter requests in one batch, for a vLLM on a CPU, which mixes them up."""
     engine_sleep: Literal["never", "update"] = "never"
     """`update`: model servers release the GPU while a run updates its weights."""
     adapter_store: str = ""
@@ -327,11 +325,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if router and not self.engine_urls:
             raise SettingError(
                 f"SAGE_ENGINE_ROUTER_URL={router!r}: set ENGINE_URLS to the model servers behind it"
-            )
-        if router and self.engine_separate_base:
-            raise SettingError(
-                f"SAGE_ENGINE_ROUTER_URL={router!r}: a router cannot keep requests apart; unset it, or "
-                "SAGE_ENGINE_SEPARATE_BASE"
             )
         if seconds and not self.engine_urls:
             raise SettingError(f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: set ENGINE_URLS to the names to resolve")

@@ -72,7 +72,7 @@ class HttpEngine:
     A generation that a server breaks off is retried on another one, since sampling has no side effects.
     """
 
-    def __init__(  # noqa: PLR0913  each is a setting of the deployment
+    def __init__(
         self,
         urls: Sequence[str],
         *,
@@ -81,12 +81,10 @@ class HttpEngine:
         load_timeout: float = 120.0,
         requirements: ServerRequirements | None = None,
         checks: HealthChecks | None = None,
-        separate_base: bool = False,
         topology: Topology | None = None,
     ) -> None:
         """`max_in_flight` requests at most go to one server, the others wait; `timeout` is of one generation,
         `load_timeout` of every other request, in seconds.
-        `separate_base`: base and adapter requests of this engine never share a server, see `group_lock`.
         """
         if not urls:
             raise EngineError("no engine URL: set ENGINE_URLS, or leave it empty for the embedded one.")
@@ -98,7 +96,6 @@ class HttpEngine:
             timeout=timeout,
             load_timeout=load_timeout,
             vocabulary=requirements.vocabulary,
-            separate_base=separate_base,
         )
         prove, topology = partial(probe_capabilities, requirements=requirements), topology or Topology()
 

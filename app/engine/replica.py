@@ -3,9 +3,9 @@ and by which load and cached prefixes it is chosen.
 """
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
@@ -131,53 +131,6 @@ class RecentPrefixes:
         self._blocks.clear()
 
 
-class GroupLock:
-    """Admits any number of holders of one group at a time. First come, first served, so neither group starves."""
-
-    def __init__(self) -> None:
-        self._group = False  # of the holders
-        self._holders = 0
-        self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
-
-    @asynccontextmanager
-    async def hold(self, group: bool) -> AsyncIterator[None]:
-        """Wait until no other group holds the lock."""
-        if self._waiting or (self._holders and self._group is not group):
-            await self._wait(group)
-        else:
-            self._admit(group)
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._admit_next()
-
-    async def _wait(self, group: bool) -> None:
-        waiter = group, asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        try:
-            await waiter[1]
-        except asyncio.CancelledError:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            elif not waiter[1].cancelled():  # admitted at the same moment
-                self._holders -= 1
-            self._admit_next()
-            raise
-
-    def _admit_next(self) -> None:
-        """Admit the head of the queue, as long as it is of one group."""
-        while self._waiting and (not self._holders or self._group is self._waiting[0][0]):
-            group, entered = self._waiting.popleft()
-            if not entered.cancelled():
-                self._admit(group)
-                entered.set_result(None)
-
-    def _admit(self, group: bool) -> None:
-        self._group = group
-        self._holders += 1
-
-
 class ReplicaState(Enum):
     NEW = "new"  # not checked yet
     LIVE = "live"
@@ -190,7 +143,6 @@ class ReplicaLimits(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float  # seconds of one generation
     load_timeout: float  # seconds of loading an adapter, and of every other request
     vocabulary: int  # upper bound of token ids, exclusive
-    separate_base: bool = False  # base and adapters never generate at the same time
     max_failures: int | None = 3  # in a row that put a server out; a single one may be the request's own fault
     setting: str = "ENGINE_URLS"  # that names the server
 
@@ -210,7 +162,6 @@ class Replica:
         self.recheck: Callable[[], None] = lambda: None  # requests an immediate health check
         self._limits, self._changed = limits, changed
         self.setting = limits.setting
-        self._group_lock = GroupLock() if limits.separate_base else None
         self._http = open_client(limits.max_in_flight, limits.timeout)
         self._control_http = open_client(_CONTROL_CONNECTIONS, limits.load_timeout)
         self._loaded_here: set[str] = set()  # adapters loaded through this object: a restart loses them
@@ -258,11 +209,9 @@ class Replica:
         prompt = list(prompt_ids)
         try:
             with self._time_limit(control):
-                # Entered when the model may share a batch with the generations under way.
-                async with self._group_lock.hold(model == BASE) if self._group_lock else nullcontext():
-                    http = self._control_http if control else self._http
-                    body = build_request(prompt, model, sampling)
-                    answer = await self._send(http, "POST", "/v1/completions", CompletionReply, body)
+                http = self._control_http if control else self._http
+                body = build_request(prompt, model, sampling)
+                answer = await self._send(http, "POST", "/v1/completions", CompletionReply, body)
             completion = parse_completion(answer, prompt, self._limits.vocabulary, self.url)
         except ReplicaError as error:
             if not (control and error.code):  # otherwise the loaded weights are at fault

@@ -127,7 +127,6 @@ def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
             loras=2,  # a running task keeps its adapter while the next one is loaded
         ),
         checks=HealthChecks(may_sleep=settings.engine_sleep != "never"),
-        separate_base=settings.engine_separate_base,
         topology=Topology(router=settings.engine_router_url, resolve_seconds=settings.engine_dns_seconds),
     )
 

@@ -109,14 +109,6 @@ def test_an_invalid_value_is_refused_with_its_variable() -> None:
     [
         ({"ENGINE_URLS": "http://a", "SAGE_ENGINE_ROUTER_URL": "http://b,http://c"}, "SAGE_ENGINE_ROUTER_URL"),
         ({"SAGE_ENGINE_ROUTER_URL": "http://b"}, "SAGE_ENGINE_ROUTER_URL"),
-        (
-            {
-                "ENGINE_URLS": "http://a",
-                "SAGE_ENGINE_ROUTER_URL": "http://b",
-                "SAGE_ENGINE_SEPARATE_BASE": "true",
-            },
-            "SAGE_ENGINE_ROUTER_URL",
-        ),
         ({"SAGE_ENGINE_DNS_SECONDS": "5"}, "SAGE_ENGINE_DNS_SECONDS"),
         (
             {"ENGINE_URLS": "http://a", "SAGE_ENGINE_DNS_SECONDS": "5", "SAGE_ENGINE_SLEEP": "update"},

@@ -223,7 +223,6 @@ async def _engine(settings: Settings) -> AsyncIterator[SharedServers | Subproces
             urls,
             timeout=settings.engine_timeout_seconds,
             load_timeout=settings.engine_load_timeout_seconds,
-            separate_base=settings.engine_separate_base,
         ) as servers:
             yield servers
         return
