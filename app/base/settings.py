@@ -28,6 +28,8 @@ Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 EngineDtype = Literal["auto", "float32", "bfloat16", "int8"]
 
+BY_DNS = "dns+"  # before a URL in ENGINE_URLS
+
 _PREFIX = "SAGE_"
 _OF_COMMANDS = {"SAGE_URL", "SAGE_KEY"}
 _PLAIN = {  # names that other tools also set
@@ -40,7 +42,6 @@ _PLAIN = {  # names that other tools also set
     "notify_socket",
 }
 _HTTP = {
-    "engine_urls",
     "engine_router_url",
     "rollout_engine_urls",
     "embeddings_url",
@@ -117,16 +118,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Model servers
     engine_urls: str = ""
-    """Base URLs of model servers, comma-separated. Empty: the embedded one."""
+    """Base URLs of model servers, comma-separated. `dns+http://NAME:PORT` is a server at each address that DNS has
+    for the name, as behind a headless service of Kubernetes. Empty: the embedded one."""
     engine_model: str = ""
     """The base model as model servers are started with it (`vllm serve NAME`). New adapters carry this name, so
     that vLLM's `lora_filesystem_resolver` serves them. Empty: `SAGE_MODEL`."""
     engine_router_url: str = ""
     """A router in front of the model servers, such as a gateway of Kubernetes, which gets every generation;
     `ENGINE_URLS` then names the servers behind it, which load and prove adapters one by one. Empty: none."""
-    engine_dns_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0
-    """Resolve the names in `ENGINE_URLS` this often; each address is a model server, as behind a headless service
-    of Kubernetes. 0: each name is one model server."""
     rollout_engine_urls: str = ""
     """Model servers for training rollouts, comma-separated. Empty: an engine of the trainer's own."""
     embeddings_url: str = ""
@@ -279,6 +278,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine_model or self.local_model
 
     @property
+    def model_servers(self) -> list[str]:
+        """Of `ENGINE_URLS`; one at the name where that stands for several."""
+        return [url.removeprefix(BY_DNS) for url in urls_in(self.engine_urls)]
+
+    @property
     def direct_url(self) -> str:
         """The database, for what is bound to one connection."""
         return self.database_direct_url or self.database_url
@@ -319,24 +323,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_servers(self) -> None:
         """Raises SettingError for a setting of model servers that excludes another."""
-        router, seconds = self.engine_router_url, self.engine_dns_seconds
+        router = self.engine_router_url
         if len(urls_in(router)) > 1:
             raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: name one router")
         if router and not self.engine_urls:
             raise SettingError(
                 f"SAGE_ENGINE_ROUTER_URL={router!r}: set ENGINE_URLS to the model servers behind it"
             )
-        if seconds and not self.engine_urls:
-            raise SettingError(f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: set ENGINE_URLS to the names to resolve")
-        if seconds and self.engine_sleep != "never":
+        if self.engine_sleep != "never" and urls_in(self.engine_urls) != self.model_servers:
             raise SettingError(
-                f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: only model servers that are named one by one can sleep; "
-                "set it to 0, or SAGE_ENGINE_SLEEP to never"
-            )
-        if seconds and any(url.lower().startswith("https:") for url in urls_in(self.engine_urls)):
-            raise SettingError(
-                f"ENGINE_URLS={self.engine_urls!r}: certificates name no addresses, so with "
-                "SAGE_ENGINE_DNS_SECONDS write http://"
+                f"SAGE_ENGINE_SLEEP={self.engine_sleep}: only model servers that are named one by one can sleep; "
+                f"set it to never, or ENGINE_URLS to URLs without {BY_DNS}"
             )
 
 
@@ -385,6 +382,8 @@ def variable_of(name: str) -> str:
 
 def _check_value(name: str, variable: str, value: str) -> None:
     """Raises SettingError for a value that does not fit the setting of this name."""
+    if name == "engine_urls" and value and not are_http(value.replace(f"{BY_DNS}http:", "http:")):
+        raise SettingError(f"{variable}={value!r}: write http://host:port, https://, or {BY_DNS}http://")
     if name in _HTTP and value and not are_http(value):
         raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
     if name == "trusted_proxies":

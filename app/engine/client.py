@@ -62,7 +62,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """How model servers are found and reached."""
 
     router: str = ""  # the URL that gets every generation; "": the servers themselves
-    resolve_seconds: float = 0.0  # between resolutions of their names; 0: each name is one server
+    resolve_seconds: float = 5.0  # between resolutions of their names
     resolve: Resolve = addresses_of
 
 

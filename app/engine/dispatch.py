@@ -15,6 +15,7 @@ import structlog
 
 from app.base.errors import AdapterError, EngineError, EngineRefusalError, SettingError
 from app.base.loop import Loop
+from app.base.settings import BY_DNS
 from app.engine.health import HealthChecks, HealthMonitor, probe_generation
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica, ReplicaLimits, ReplicaLoad, ReplicaState, choose_replica
@@ -43,7 +44,7 @@ async def addresses_of(url: str) -> list[str]:
 
 
 class Servers:
-    """Monitored model servers. With `seconds`, the names in `urls` are resolved that often, and each address is a
+    """Monitored model servers. Names after `dns+` are resolved every so many `seconds`, and each address is a
     server; a name that does not resolve keeps those it had.
     """
 
@@ -51,14 +52,15 @@ class Servers:
         self, urls: Sequence[str], monitor: Callable[[str], HealthMonitor], seconds: float, resolve: Resolve
     ) -> None:
         self.cause = ""  # which names do not resolve
-        self._urls, self._new_monitor, self._resolve = urls, monitor, resolve
-        self._by_name: dict[str, list[str]] = {}
+        self._new_monitor, self._resolve = monitor, resolve
+        self._names = [url for url in urls if url.startswith(BY_DNS)]
+        self._servers: dict[str, list[str]] = {url: [] if url in self._names else [url] for url in urls}
         self._monitors: dict[str, HealthMonitor] = {}
         self._leaving: list[Replica] = []  # gone from DNS, with requests under way
         self._found = asyncio.Event()
-        self._loop = Loop("model server names", self._look_up, seconds) if seconds else None
+        self._loop = Loop("model server names", self._look_up, seconds) if self._names else None
         self._running = False
-        if not seconds:
+        if not self._names:
             self._use(urls)
 
     @property
@@ -101,9 +103,9 @@ class Servers:
 
     async def _look_up(self) -> None:
         failures = []
-        for url in self._urls:
+        for url in self._names:
             try:
-                self._by_name[url] = await self._resolve(url)
+                self._servers[url] = await self._resolve(url.removeprefix(BY_DNS))
             except OSError as error:
                 failures.append(f"{url} in ENGINE_URLS does not resolve ({error or 'timeout'})")
         if failures and self.cause != "; ".join(failures):
@@ -112,7 +114,7 @@ class Servers:
         for replica in [each for each in self._leaving if not each.in_flight]:  # others complete their requests
             self._leaving.remove(replica)
             await replica.close()
-        left = self._use([each for url in self._urls for each in self._by_name.get(url, [])])
+        left = self._use([each for servers in self._servers.values() for each in servers])
         for monitor in left:
             await monitor.loop.stop()
 

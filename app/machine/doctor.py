@@ -35,7 +35,7 @@ from app.base.errors import (
     first_line,
 )
 from app.base.processes import base_url
-from app.base.settings import Settings, urls_in
+from app.base.settings import Settings
 from app.base.text import numbered
 from app.base.values import BASE
 from app.db import postgres, runners
@@ -524,7 +524,7 @@ async def check_hosted(
 
 
 async def check_embeddings(settings: Settings) -> Finding:
-    url = settings.embeddings_url or urls_in(settings.engine_urls)[0]
+    url = settings.embeddings_url or settings.model_servers[0]
     embedder = HttpEmbedder(url)
     try:
         await embedder.resolve_model()

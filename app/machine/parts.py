@@ -98,7 +98,7 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
 
 def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions, files: IndexFiles) -> Library:
     settings = parts.settings
-    embedder = HttpEmbedder(settings.embeddings_url or urls_in(settings.engine_urls)[0])
+    embedder = HttpEmbedder(settings.embeddings_url or settings.model_servers[0])
     stack.push_async_callback(embedder.close)
     return Library(
         sessions,
@@ -127,7 +127,7 @@ def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
             loras=2,  # a running task keeps its adapter while the next one is loaded
         ),
         checks=HealthChecks(may_sleep=settings.engine_sleep != "never"),
-        topology=Topology(router=settings.engine_router_url, resolve_seconds=settings.engine_dns_seconds),
+        topology=Topology(router=settings.engine_router_url),
     )
 
 

@@ -24,7 +24,7 @@ from app.base.errors import ApiDocumentError, EngineError, ModelError, SettingEr
 from app.base.files import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.base.model_catalog import CATALOG, models_dir, pulled
 from app.base.processes import Port, base_url, check_ports, python_module
-from app.base.settings import Settings, urls_in
+from app.base.settings import Settings
 from app.base.values import BASE, shown_model
 from app.db.database import open_database
 from app.engine.hosted.client import Abilities, Remedies
@@ -277,7 +277,6 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
         **os.environ,
         "DATABASE_URL": url,
         "ENGINE_URLS": settings.engine_urls or engine,
-        "EMBEDDINGS_URL": settings.embeddings_url or next(iter(urls_in(settings.engine_urls)), engine),
         "SAGE_DATA_DIR": str(settings.data_dir.absolute()),
         "PYTHONUNBUFFERED": "1",
         "SAGE_DRAIN_SECONDS": "0",  # everything stops together, model servers too

@@ -89,8 +89,9 @@ INVALID: list[tuple[str, str]] = [
     ("ENGINE_URLS", "http://gpu:eight"),
     ("ENGINE_URLS", ","),
     ("SAGE_ENGINE_ROUTER_URL", "router"),
-    ("SAGE_ENGINE_DNS_SECONDS", "-1"),
-    ("SAGE_ENGINE_DNS_SECONDS", "often"),
+    ("ENGINE_URLS", "dns+https://pods"),
+    ("ENGINE_URLS", "dns+pods:8000"),
+    ("SAGE_ROLLOUT_ENGINE_URLS", "dns+http://pods"),
     ("SAGE_ROLLOUT_ENGINE_URLS", "ftp://gpu"),
     ("EMBEDDINGS_URL", "http://[::1"),
 ]
@@ -109,12 +110,7 @@ def test_an_invalid_value_is_refused_with_its_variable() -> None:
     [
         ({"ENGINE_URLS": "http://a", "SAGE_ENGINE_ROUTER_URL": "http://b,http://c"}, "SAGE_ENGINE_ROUTER_URL"),
         ({"SAGE_ENGINE_ROUTER_URL": "http://b"}, "SAGE_ENGINE_ROUTER_URL"),
-        ({"SAGE_ENGINE_DNS_SECONDS": "5"}, "SAGE_ENGINE_DNS_SECONDS"),
-        (
-            {"ENGINE_URLS": "http://a", "SAGE_ENGINE_DNS_SECONDS": "5", "SAGE_ENGINE_SLEEP": "update"},
-            "SAGE_ENGINE_DNS_SECONDS",
-        ),
-        ({"ENGINE_URLS": "http://a,https://b", "SAGE_ENGINE_DNS_SECONDS": "5"}, "ENGINE_URLS"),
+        ({"ENGINE_URLS": "http://a,dns+http://b", "SAGE_ENGINE_SLEEP": "update"}, "SAGE_ENGINE_SLEEP"),
     ],
 )
 def test_settings_of_model_servers_that_exclude_each_other_are_refused(env: dict[str, str], setting: str) -> None:
@@ -130,6 +126,8 @@ def test_adapters_carry_the_name_of_the_model_unless_it_is_served_under_another(
 def test_several_model_servers_can_have_ports_and_paths() -> None:
     urls = "http://gpu:8000, https://[::1]:8000,http://gateway/vllm/"
     assert Settings.from_env({"ENGINE_URLS": urls, "EMBEDDINGS_URL": ""}).engine_urls == urls
+    several = Settings.from_env({"ENGINE_URLS": "dns+http://pods:8000, https://gpu"})
+    assert several.model_servers == ["http://pods:8000", "https://gpu"]
 
 
 def test_the_model_is_the_default_or_the_one_that_is_named() -> None:

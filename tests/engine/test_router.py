@@ -93,7 +93,7 @@ async def cluster(upstream: str, other: str) -> AsyncIterator[Cluster]:
 @asynccontextmanager
 async def open_engine(cluster: Cluster, **options: Any) -> AsyncIterator[HttpEngine]:
     async with HttpEngine(
-        ["http://model-servers:8000"], checks=QUICK, topology=cluster.topology(), **options
+        ["dns+http://model-servers:8000"], checks=QUICK, topology=cluster.topology(), **options
     ) as engine:
         yield engine
         if engine.answers:
@@ -166,7 +166,9 @@ async def test_servers_join_and_leave_as_their_names_resolve(cluster: Cluster) -
         async with asyncio.timeout(20):
             while not (warning := await engine.ready()):  # noqa: ASYNC110  no event tells
                 await asyncio.sleep(0.01)
-        assert warning == "http://model-servers:8000 in ENGINE_URLS does not resolve (Name or service not known)"
+        assert (
+            warning == "dns+http://model-servers:8000 in ENGINE_URLS does not resolve (Name or service not known)"
+        )
         assert [each.url for each in engine.replicas if each.alive] == [two]
         await ask(engine)
 
@@ -269,7 +271,7 @@ async def test_a_server_that_leaves_completes_its_request(cluster: Cluster) -> N
         return await send()
 
     topology = Topology(resolve_seconds=0.05, resolve=cluster.topology().resolve)
-    async with HttpEngine(["http://model-servers:8000"], checks=QUICK, topology=topology) as engine:
+    async with HttpEngine(["dns+http://model-servers:8000"], checks=QUICK, topology=topology) as engine:
         one.fault = slow
         asking = asyncio.create_task(ask(engine))
         await until(lambda: one.at_once == 1)

@@ -98,7 +98,7 @@ def servers_that_sleep(settings: Settings) -> list[str]:
     """The model servers that sleep while a run updates: all of them, since they share the one GPU."""
     if settings.engine_sleep == "never":
         return []
-    return list(dict.fromkeys(urls_in(settings.engine_urls) + urls_in(settings.rollout_engine_urls)))
+    return list(dict.fromkeys(settings.model_servers + urls_in(settings.rollout_engine_urls)))
 
 
 @contextmanager

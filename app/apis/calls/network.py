@@ -113,8 +113,8 @@ def _services(settings: Settings) -> Iterator[Service]:
             yield Service(_named(settings.host), settings.metrics_port + number, "the metrics")
     if not settings.engine_urls:
         yield Service("localhost", settings.engine_port, "a model server")
-    engines = settings.engine_urls, settings.engine_router_url, settings.rollout_engine_urls
-    for urls in (*engines, settings.embeddings_url):
+    yield from _of_urls(settings.model_servers, "a model server")
+    for urls in (settings.engine_router_url, settings.rollout_engine_urls, settings.embeddings_url):
         yield from _of_urls(urls_in(urls), "a model server")
     yield from _of_urls(urls_in(settings.otel_exporter_otlp_endpoint), "the telemetry")
     yield from _of_brokers(settings.broker_url)

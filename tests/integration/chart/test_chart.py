@@ -22,10 +22,9 @@ HOSTED: dict[str, Any] = VALUES | {
     "settings": {"SAGE_MODEL_URL": "https://api.example.com/v1", "SAGE_MODEL": "wise-1"}
 }
 FULL: dict[str, Any] = VALUES | {
-    "settings": VALUES["settings"]
-    | {
+    "settings": {
+        "ENGINE_URLS": "dns+http://vllm-pods:8000",
         "SAGE_ENGINE_ROUTER_URL": "http://gateway",
-        "SAGE_ENGINE_DNS_SECONDS": "5",
         "SAGE_MODEL": "/models/qwen",
         "EMBEDDINGS_URL": "http://embeddings:8000",
     },
