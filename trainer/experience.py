@@ -207,9 +207,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
 
     Raises NotFoundError if the project has no active release.
     """
-    rows = await experience.window(
-        session, project_id, since=settings.since, until=settings.until, limit=settings.limit
-    )
+    rows = await experience.window(session, project_id, since=settings.since, until=settings.until)
     trusted = await verification.trusted(session, project_id, {row.judged_by for row in rows})
     reasons = {row.id: why_dropped(row, trusted) for row in rows}
     learned = await _learned_until(session, project_id, settings)
@@ -243,7 +241,7 @@ async def learns_from(session: AsyncSession, project_id: UUID, settings: RunSett
     """What ended before this the run would drop as learned, if all of its window had scores. None: nothing."""
     learned = await _learned_until(session, project_id, settings)
     window = {"since": settings.since, "until": settings.until}
-    rows = await experience.window(session, project_id, **window, limit=settings.limit)
+    rows = await experience.window(session, project_id, **window)
     usable = [row for row in rows if row.executed]
     dropped = set(experience.beyond_replay(usable, learned, settings.replay))
     return min((row.finished_at for row in usable if row.id not in dropped), default=learned)
@@ -390,7 +388,7 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         name = named.name(own.rubric)
         window = {"since": settings.since, "until": settings.until}
         window["unscored_since"] = await learns_from(session, project_id, settings)
-        ids = await verification.wanted(session, project_id, name, **window, limit=min(settings.limit, _JUDGED))
+        ids = await verification.wanted(session, project_id, name, **window, limit=_JUDGED)
         tasks = [each async for each in experience.trajectories(session, ids)]
     groups = await asyncio.to_thread(_groups, tasks, named.group.group_size)
     for start in range(0, len(groups), _AT_ONCE):

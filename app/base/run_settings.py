@@ -82,9 +82,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Where their releases had other weights, as a rule, they count with `max_staleness` only.
     """
     until: ZonedTime | None = None
-    """`logged` and `sft`: use tasks that ended before this time."""
-    limit: PositiveCount = 5_000
-    """Tasks to read from that window, newest first."""
+    """`logged` and `sft`: use tasks that ended before this time. Of all these the newest 5,000 are read."""
     max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """`logged`: changes of weights between the release that served a task and the active one, at most. 0: only
     tasks of the weights that are trained. Runs and schedules that were stored while the default was 2 keep 2.

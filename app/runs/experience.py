@@ -23,6 +23,7 @@ from app.db.tables import SkillState, TaskState, TrainingRun
 from app.releases import store as releases
 from app.tasks import verification
 
+_WINDOW = 5_000  # tasks of a run: more would take too much memory
 _BATCH = 200  # trajectories per query
 _ENDED = (
     select(
@@ -91,7 +92,7 @@ async def window(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
-    limit: int,
+    limit: int = _WINDOW,
 ) -> list[LoggedTask]:
     """Tasks that ended from `since` up to, not at, `until`: the newest `limit` of them, oldest first."""
     task = tables.Task
@@ -197,7 +198,7 @@ async def check_experience(
     if settings.kind not in (RunKind.LOGGED, RunKind.SFT) or settings.data:
         return
     found_window = {"since": settings.since, "until": settings.until}
-    ended = await window(session, project.id, **found_window, limit=settings.limit)
+    ended = await window(session, project.id, **found_window)
     scored = await _scored(session, project.id, ended, judged=judged)
     if settings.kind is RunKind.SFT:
         solved = sum(row.score is None or row.score >= SOLVED for row in scored)

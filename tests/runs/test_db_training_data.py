@@ -20,7 +20,7 @@ async def served(session: AsyncSession, tmp_path: Path) -> ServedProject:
 
 async def test_a_window_begins_at_since_and_ends_before_until_oldest_first(served: ServedProject) -> None:
     tasks = [await served.task() for _ in range(4)]  # the first ends in minute 1
-    found = await experience.window(served.session, served.project.id, since=minute(2), until=minute(4), limit=9)
+    found = await experience.window(served.session, served.project.id, since=minute(2), until=minute(4))
     assert [row.id for row in found] == [tasks[1].id, tasks[2].id]
 
 
@@ -34,7 +34,7 @@ async def test_tasks_that_have_not_ended_or_are_of_another_project_are_not_read(
     await task_row(served.session, served.project.id)
     other = ServedProject(served.session, await project_row(served.session), served.tokenizer)
     await other.task()
-    assert await experience.window(served.session, served.project.id, limit=9) == []
+    assert await experience.window(served.session, served.project.id) == []
 
 
 async def test_a_task_is_read_with_its_result_and_the_base_of_its_adapter(served: ServedProject) -> None:
@@ -42,7 +42,7 @@ async def test_a_task_is_read_with_its_result_and_the_base_of_its_adapter(served
     served.session.add(tables.Adapter(hash="abc", base="seed", rank=4))
     release = await served.release("abc")
     await served.task()
-    first, second = await experience.window(served.session, served.project.id, limit=9)
+    first, second = await experience.window(served.session, served.project.id)
     assert (first.id, first.state, first.score, first.started_at) == (plain.id, "cancelled", 0.5, minute(0))
     assert (first.base, second.base, second.release_id) == (None, "seed", release.id)
 
