@@ -20,6 +20,7 @@ PRACTICE = "practice"  # the environment: the double of an API of the project
 TRAINED_TEMPERATURE = 1.0  # `logged` samples have it: engines report logprobs for it, whatever theirs
 MIN_SCENARIOS = 30  # of an evaluation: with fewer, the gate cannot decide
 MIN_KINDS = 10  # of tasks that an exam can be tried on: fewer say too little about other work
+MIN_KNOWN = 0.8  # of its scenarios: those whose results no record tells are not like the others
 MIN_JUDGED = 0.5  # of the kinds of an exam: by a smaller part, often the easiest, the gate does not decide
 
 
@@ -137,7 +138,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Gate
     gate: Literal["exam", "canary"] = "exam"
     """What decides where no exam can: the run names no environment and the project's own work is too little, too
-    few results are known (`exam_coverage`), or the run skips the exam (`gate_scenarios=0`). `exam` waits for a
+    few results are known, or the run skips the exam (`gate_scenarios=0`). `exam` waits for a
     person, `canary` lets live tasks decide. They also decide about a candidate that is neither better nor worse on
     recorded calls, which show no gain on tasks that were never solved; `exam` rejects it.
     """
@@ -145,10 +146,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Held-out scenarios of the gate, three tasks each; of `practice` at most. 0: no exam."""
     releases: Annotated[str, msgspec.Meta(pattern=r"^( *[0-9]{1,9} *(, *[0-9]{1,9} *){0,6})?(?!\n)$")] = ""
     """`exam`: numbers of the releases to examine beside the active one, as `3, 12`; seven at most."""
-    exam_coverage: Share = 0.8
-    """Share of an exam's scenarios whose results must be known for the gate to decide. On recorded calls they are
-    not where a policy asks what no record answers.
-    """
     foreign_exam: bool = False
     """Let the gate decide in an environment that lacks APIs of the project, or their operations. Its scores there
     say little about the project's work.

@@ -199,8 +199,8 @@ async def test_without_an_exam_live_tasks_decide_if_the_run_says_so(run: GatedRu
 @pytest.mark.parametrize(
     ("known", "reason"),
     [
-        (3, "the results of 75% of the scenarios are known, 80% are needed (exam_coverage)"),
-        (0, "the results of 0% of the scenarios are known, 80% are needed (exam_coverage)"),
+        (3, "the results of 75% of the scenarios are known, 80% are needed"),
+        (0, "the results of 0% of the scenarios are known, 80% are needed"),
     ],
 )
 async def test_where_an_exam_knows_too_little_live_tasks_decide_if_the_run_says_so(

@@ -21,7 +21,7 @@ from app.agent.prompts import prompt_of
 from app.apis.catalog import with_builtins
 from app.base.errors import AdapterError, EngineRefusalError, InvalidError
 from app.base.files import write_atomically
-from app.base.run_settings import MIN_SCENARIOS, RunSettings, release_numbers
+from app.base.run_settings import MIN_KNOWN, MIN_SCENARIOS, release_numbers
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
@@ -206,7 +206,7 @@ async def examine_releases(
             await _load(sessions, evaluator, release)
         results = await _results(job, progress, evaluator, chosen, await _circumstances(job, sessions, chosen[0]))
     kept, coverage = only_known(list(results.by_model.values()))
-    _check_known(job.settings, kept[0], coverage, chosen)
+    _check_known(kept[0], coverage, chosen)
     known = dict(zip(results.by_model, kept, strict=True))
     active, settings = chosen[0], results.settings | {"coverage": coverage}
     examined = [
@@ -308,16 +308,14 @@ async def _results(
     return ModelResults(results.key, results.settings, {model: results.by_model[model] for model in numbers})
 
 
-def _check_known(
-    settings: RunSettings, known: Sequence[TaskResult], coverage: float, chosen: Sequence[tables.Release]
-) -> None:
+def _check_known(known: Sequence[TaskResult], coverage: float, chosen: Sequence[tables.Release]) -> None:
     """As of a gate: few scenarios say little, and those that all can be told of are not like the others."""
     scenarios = len({each.scenario for each in known})
-    if coverage < settings.exam_coverage or scenarios < MIN_SCENARIOS:
+    if coverage < MIN_KNOWN or scenarios < MIN_SCENARIOS:
         raise InvalidError(
             f"the results of {scenarios} scenarios, {coverage:.0%}, are known of each of the releases "
-            f"{_listed(release.number for release in chosen)}: {MIN_SCENARIOS} and {settings.exam_coverage:.0%} "
-            "(exam_coverage) are needed; examine fewer releases, or on staging"
+            f"{_listed(release.number for release in chosen)}: {MIN_SCENARIOS} and {MIN_KNOWN:.0%} "
+            "are needed; examine fewer releases, or on staging"
         )
 
 

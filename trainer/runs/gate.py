@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompts import prompt_of
 from app.base.errors import AdapterError, EngineRefusalError, StagingError
-from app.base.run_settings import MIN_JUDGED, MIN_KINDS, RunSettings
+from app.base.run_settings import MIN_JUDGED, MIN_KINDS, MIN_KNOWN, RunSettings
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
@@ -68,13 +68,13 @@ class UndecidedError(Exception):
         self.advice = advice or _advice(results)  # what would let them decide
 
 
-def check_decidable(results: PairedResults, coverage: float, min_scenarios: int) -> None:
-    """Raises UndecidedError. `coverage` is the share of scenarios that must be known of all models."""
+def check_decidable(results: PairedResults, min_scenarios: int) -> None:
+    """Raises UndecidedError."""
     known, scenarios = results.settings["coverage"], len({each.scenario for each in results.candidate})
     also = "" if results.reference is None else ", also of the reference"
-    if known < coverage:
-        share = f"the results of {known:.0%} of the scenarios are known{also}, {coverage:.0%} are needed"
-        raise UndecidedError(results, f"{share} (exam_coverage): the others {_ground(results).unknown}")
+    if known < MIN_KNOWN:
+        share = f"the results of {known:.0%} of the scenarios are known{also}, {MIN_KNOWN:.0%} are needed"
+        raise UndecidedError(results, f"{share}: the others {_ground(results).unknown}")
     if scenarios < min_scenarios:
         number = f"the exam has {scenarios} scenarios to examine on{also}, {min_scenarios} are needed"
         raise UndecidedError(results, number + left_out(results))
@@ -334,13 +334,12 @@ class _Gate:
 
     async def compare(self, results: PairedResults, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
         """Decide, also by the reference if the candidate would pass. Raises UndecidedError."""
-        coverage = self.candidate.settings.exam_coverage
-        check_decidable(results, coverage, rules.min_scenarios)
+        check_decidable(results, rules.min_scenarios)
         decision = decide(results.candidate, results.incumbent, rules)
         if decision.open and evaluator.temperature:
             greedy = await self.evaluate(replace(evaluator, temperature=0.0))
             results = msgspec.structs.replace(results, greedy=greedy)
-            if greedy.settings["coverage"] >= coverage:
+            if greedy.settings["coverage"] >= MIN_KNOWN:
                 decision = look_greedily(decision, greedy.candidate, greedy.incumbent, rules)
         if not decision.promote:
             return _Comparison(results, decision)
@@ -348,7 +347,7 @@ class _Gate:
         if found.is_examined:
             third = await evaluate_again(results, evaluator, found.release.model)
             results = msgspec.structs.replace(results, reference=third).only_known()
-            check_decidable(results, coverage, rules.min_scenarios)
+            check_decidable(results, rules.min_scenarios)
             decision = check_reference(decision, results.candidate, results.reference or (), rules)
         return _Comparison(results, decision, found)
 

@@ -22,9 +22,9 @@ def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) ->
 )
 def test_unknown_results_are_said_to_be_so_with_the_cause_that_trials_there_have(on: str, why: str) -> None:
     with pytest.raises(UndecidedError) as raised:
-        check_decidable(results(unknown=40, on=on), 0.8, 30)
+        check_decidable(results(unknown=40, on=on), 30)
     assert str(raised.value) == (
-        f"the results of 50% of the scenarios are known, 80% are needed (exam_coverage): the others {why}"
+        f"the results of 50% of the scenarios are known, 80% are needed: the others {why}"
     )
 
 
@@ -32,7 +32,7 @@ def test_an_exam_of_which_nothing_is_left_is_too_small_and_not_unknown() -> None
     empty = results(known=0, on="staging", tasks_left_out=200, true_whatever_happens=3)
     assert empty.settings["coverage"] == 1
     with pytest.raises(UndecidedError) as raised:
-        check_decidable(empty, 0.8, 30)
+        check_decidable(empty, 30)
     assert str(raised.value) == (
         "the exam has 0 scenarios to examine on, 30 are needed; tasks left out: 200 without a check, "
         "3 that doing nothing solves (checks that are true whatever happens)"
@@ -43,12 +43,12 @@ def test_an_exam_of_which_nothing_is_left_is_too_small_and_not_unknown() -> None
 
 def test_the_smaller_part_of_an_exam_decides_nothing_however_well_it_is_known() -> None:
     with pytest.raises(UndecidedError) as raised:
-        check_decidable(results(on="recorded", kinds=200, kinds_left_out=160, tasks_left_out=320), 0.8, 30)
+        check_decidable(results(on="recorded", kinds=200, kinds_left_out=160, tasks_left_out=320), 30)
     assert str(raised.value) == (
         "the exam can be tried on tasks of 40 of its 200 kinds, 50% are needed; tasks left out: 320 without a "
         "record that solved it by today's operations"
     )
-    check_decidable(results(on="recorded", kinds=80, kinds_left_out=40, tasks_left_out=40), 0.8, 30)
+    check_decidable(results(on="recorded", kinds=80, kinds_left_out=40, tasks_left_out=40), 30)
 
 
 def test_many_scenarios_of_few_kinds_decide_nothing() -> None:
@@ -56,9 +56,9 @@ def test_many_scenarios_of_few_kinds_decide_nothing() -> None:
         tasks = [result(f"s{number}", template=f"kind {number % count}", success=True) for number in range(40)]
         return PairedResults(candidate=tasks, incumbent=tasks, settings={"exam": {"on": "recorded"}}).only_known()
 
-    check_decidable(of_kinds(10), 0.8, 30)
+    check_decidable(of_kinds(10), 30)
     with pytest.raises(UndecidedError) as raised:
-        check_decidable(of_kinds(9), 0.8, 30)
+        check_decidable(of_kinds(9), 30)
     assert str(raised.value) == "the exam has tasks of 9 kinds to examine on, 10 are needed"
 
 
@@ -73,14 +73,14 @@ def test_an_exam_of_which_nobody_solved_a_task_decides_nothing() -> None:
         return found.only_known()
 
     for one, other in ((True, False), (False, True)):
-        check_decidable(solved(one, other, {"exam": {"on": "staging"}}), 0.8, 30)
-    check_decidable(solved(False, False, {}), 0.8, 30)
+        check_decidable(solved(one, other, {"exam": {"on": "staging"}}), 30)
+    check_decidable(solved(False, False, {}), 30)
     with pytest.raises(UndecidedError) as raised:
-        check_decidable(solved(False, False, {"exam": {"on": "staging"}}), 0.8, 30)
+        check_decidable(solved(False, False, {"exam": {"on": "staging"}}), 30)
     assert str(raised.value) == "no release solved a task of the exam, so it compares nothing"
     assert raised.value.advice == "mend the checks if nothing can pass them"
 
 
 def test_results_that_are_many_and_known_decide() -> None:
-    check_decidable(results(unknown=1), 0.8, 30)
+    check_decidable(results(unknown=1), 30)
     assert left_out(results()) == ""

@@ -9,6 +9,7 @@ from app.base.errors import EngineError
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.support.evaluated_server import ExpertPolicy
 from tests.support.gated_run import BASE_MODEL, BEST, NEW, SCENARIOS, SERVING, GatedRun, PartlyKnown, lazy, wordy
 from tests.support.scripted_engine import Script
 from trainer.evaluation.gate_decision import GateRules
@@ -121,9 +122,11 @@ async def test_unknown_results_of_the_reference_leave_the_candidate_undecided(ru
 
 
 async def test_too_few_scenarios_that_are_known_of_the_reference_decide_nothing(run: GatedRun) -> None:
-    await run.open(exam_coverage=0.5)
+    await run.open(gate_scenarios=5)
     await run.serve_since_best()
-    run.environment = PartlyKnown(BEST, 3)
-    result = await run.evaluate(run.policies(serving=little(run, wordy), new=little(run, lazy)), rules=TOLERANT)
+    run.environment = PartlyKnown(BEST, 4, count=5)
+    run.expert = ExpertPolicy(run.environment.fixed)
+    rules = msgspec.structs.replace(TOLERANT, min_scenarios=5)
+    result = await run.evaluate(run.policies(serving=little(run, wordy), new=little(run, lazy)), rules=rules)
     assert (result.state, result.evidence["verdict"]) == (ReleaseState.CANDIDATE, "untested")
-    assert result.reason.startswith("the exam has 3 scenarios to examine on, also of the reference, 4 are needed")
+    assert result.reason.startswith("the exam has 4 scenarios to examine on, also of the reference, 5 are needed")
