@@ -121,9 +121,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     of kind `sft` 0.001. Runs and schedules that were stored while 0.001 was the default keep it.
     """
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
-    """Rank of a new adapter."""
-    lora_alpha: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
-    """Scale of a new adapter."""
+    """Rank of a new adapter; its alpha is twice that."""
     grad_clip: Positive = 1.0
     """Gradients are clipped to this norm."""
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1

@@ -35,7 +35,7 @@ from trainer.learning.sharded_model import empty_model, shard_units
 
 ROOT = Path(__file__).parents[2]
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, gradient_checkpointing=True)
+SETTINGS = RunSettings(lr=1e-3, lora_rank=4, micro_batch_tokens=64, gradient_checkpointing=True)
 
 
 class Account(msgspec.Struct):

@@ -16,7 +16,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.model import load_model
 from trainer.sage.advantages import AdvantagedRollout
 
-SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, kl=0.05)
+SETTINGS = RunSettings(lr=1e-3, lora_rank=4, micro_batch_tokens=64, kl=0.05)
 
 
 def round_of(number: int) -> list[AdvantagedRollout]:
@@ -31,7 +31,7 @@ def new_learner(
     model: Path, settings: RunSettings = SETTINGS, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Learner:
     base = load_model(model, torch.device(device), dtype=dtype)
-    return Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, seed=settings.seed), settings)
+    return Learner(with_lora(base, settings.lora_rank, seed=settings.seed), settings)
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
     base = load_model(options.model, torch.device("cpu"))
-    model = with_lora(base, SETTINGS.lora_rank, SETTINGS.lora_alpha)
+    model = with_lora(base, SETTINGS.lora_rank)
     learner = Learner(model, SETTINGS, accelerator, shard=options.shards)
     for number in range(3):
         stats = learner.update(round_of(number))

@@ -27,7 +27,7 @@ from trainer.run import train
 from trainer.run_job import Job, RunCancelledError, run_directory
 from trainer.worker.run_process import describe_failure
 
-SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}
+SMALL = {"lora_rank": 4, "gate_scenarios": 0}
 
 ONE_TURN = {"max_turns": 1, "max_turn_tokens": 8, "retrieval": "query_ngram", "prompt_profile": "compact"}
 """Settings for rollouts that only have to end soon."""

@@ -250,10 +250,11 @@ def _is_plain(layer: Any) -> bool:
 
 
 def with_lora(
-    model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None, *, seed: int = 0
+    model: PreTrainedModel, rank: int, alpha: int | None = None, start: Path | None = None, *, seed: int = 0
 ) -> PeftModel:
     """The model with an adapter on all linear layers, in float32: a new one that changes nothing yet, or a copy of
-    `start`, which keeps its own rank. The same seed gives the same new adapter.
+    `start`, which keeps its own rank. The same seed gives the same new adapter. `alpha` is twice the rank if
+    it is not given.
 
     Raises InvalidError if `start` cannot be read, is not finite, or does not fit the model.
     """
@@ -266,13 +267,16 @@ def with_lora(
     return policy
 
 
-def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None) -> PeftModel:
+def attach_lora(
+    model: PreTrainedModel, rank: int, alpha: int | None = None, start: Path | None = None
+) -> PeftModel:
     """The model with LoRA layers whose weights are still to be set to `initial_weights`.
 
     On the device "meta" the layers are created there as well. Raises InvalidError as `with_lora` does.
     """
     if start is None:
-        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        scale = 2 * rank if alpha is None else alpha
+        config = LoraConfig(r=rank, lora_alpha=scale, target_modules="all-linear", task_type="CAUSAL_LM")
         return _wrapped(model, config)
     check_adapter(start)
     config = PeftConfig.from_pretrained(str(start))

@@ -118,7 +118,7 @@ def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Ac
     model = empty_model(
         spec.model_dir, base_dtype(spec.dtype, device, spec.model_dir), device, liger=settings.liger
     )
-    policy = attach_lora(model, settings.lora_rank, settings.lora_alpha, spec.start)
+    policy = attach_lora(model, settings.lora_rank, start=spec.start)
     weights = initial_weights(policy, spec.start, settings.seed)
     read = partial(read_shards, path=spec.model_dir, lora=weights, device=device)
     return kind(policy, settings, accelerator, shard=True, read_weights=read)
@@ -171,7 +171,7 @@ def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
     model = load_model(
         spec.model_dir, device, dtype=base_dtype(spec.dtype, device, spec.model_dir), liger=settings.liger
     )
-    return with_lora(model, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
+    return with_lora(model, settings.lora_rank, start=spec.start, seed=settings.seed)
 
 
 def _spawn(rendezvous: Rendezvous, rank: Rank, device: str) -> SpawnProcess:

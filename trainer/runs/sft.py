@@ -245,7 +245,7 @@ async def train_sft(
     """
     settings = spec.settings
     base = load_model(spec.base, device, dtype=base_dtype(spec.dtype, device, spec.base), liger=settings.liger)
-    policy = with_lora(base, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
+    policy = with_lora(base, settings.lora_rank, start=spec.start, seed=settings.seed)
     if settings.gradient_checkpointing:
         checkpoint_activations(base)
     model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it

@@ -21,7 +21,7 @@ from trainer.learning.model import Packing, activation_bytes, attend, load_model
 from trainer.sage.advantages import AdvantagedRollout
 
 CPU = torch.device("cpu")
-SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, grad_clip=1e9)
+SETTINGS = RunSettings(lr=1e-3, lora_rank=4, grad_clip=1e9)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from trainer.learning.supervised import SftStep
 from trainer.runs.sft import SftSpec, train_sft
 
 CPU = torch.device("cpu")
-SETTINGS = RunSettings(kind=RunKind.SFT, steps=30, lr=1e-2, lora_rank=8, lora_alpha=16, micro_batch_tokens=128)
+SETTINGS = RunSettings(kind=RunKind.SFT, steps=30, lr=1e-2, lora_rank=8, micro_batch_tokens=128)
 
 
 @pytest.fixture(scope="module")

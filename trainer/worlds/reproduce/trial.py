@@ -92,7 +92,7 @@ class TrialRunner:
         device, model_dir = update_device(self.plan, self.settings), self.settings.model_dir
         base = load_model(model_dir, device, dtype=base_dtype("auto", device, model_dir))
         start = self._start() if self.plan.condition(trial.condition).sft else None
-        policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
+        policy = with_lora(base, rules.lora_rank, start=start, seed=trial.seed)
         run = RolloutTraining(self.stack, Learner(policy, rules), rules, directory)
         await self._validate_last(run, curve)
 
