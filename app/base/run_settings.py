@@ -122,8 +122,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
     """Rank of a new adapter; its alpha is twice that."""
-    grad_clip: Positive = 1.0
-    """Gradients are clipped to this norm."""
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     """Optimizer steps per step of the run, on the same batch of rollouts."""
     micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384

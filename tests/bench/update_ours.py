@@ -29,9 +29,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     advantaged = msgspec.json.decode(options.samples.read_bytes(), type=list[AdvantagedRollout])
     model = with_lora(load_model(options.model, torch.device(options.device)), 16, 32, options.adapter)
-    settings = RunSettings(
-        lr=LR, micro_batch_tokens=options.tokens, gradient_checkpointing=options.checkpointing, grad_clip=1.0
-    )
+    settings = RunSettings(lr=LR, micro_batch_tokens=options.tokens, gradient_checkpointing=options.checkpointing)
     learner = Learner(model, settings)
     if options.gradient is not None:
         save_first_gradient(model, options.gradient)

@@ -30,6 +30,7 @@ from app.base.errors import AppError, InvalidError, first_line
 log = structlog.get_logger(__name__)
 
 LOST = 3  # exit code of a process whose partners are gone
+GRAD_CLIP = 1.0
 _PATIENCE = timedelta(days=7)  # the others wait while the first process rolls out
 _POLL_SECONDS = 2.0
 
@@ -242,9 +243,9 @@ class ProcessGroup:
         for parameter, grad in zip(parameters, total.split([each.numel() for each in grads]), strict=True):
             parameter.grad = grad.view_as(parameter)
 
-    def clip(self, parameters: Sequence[nn.Parameter], limit: float) -> float:
-        """Scale gradients down to a norm of at most `limit`. Returns the norm before."""
-        norm = clip_grad_norm_(parameters, limit)
+    def clip(self, parameters: Sequence[nn.Parameter]) -> float:
+        """Scale gradients down to a norm of at most `GRAD_CLIP`. Returns the norm before."""
+        norm = clip_grad_norm_(parameters, GRAD_CLIP)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:

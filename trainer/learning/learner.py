@@ -223,7 +223,7 @@ class Learner:
             clipped += 0 if each.idle else clipped_tokens.item()
         trained = list(self._trained.values())
         self._processes.add_up(trained)
-        norm = self._processes.clip(trained, self.settings.grad_clip)
+        norm = self._processes.clip(trained)
         if not math.isfinite(norm):
             self._optimizer.zero_grad(set_to_none=True)
             raise InvalidError(f"the gradient of step {self.steps + 1} is not finite: try a lower lr")

@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 import torch
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
@@ -36,7 +35,6 @@ class SftSettings(msgspec.Struct, frozen=True, kw_only=True):
     decay: float = 0.3  # of all steps, the last ones
     tokens: int = 16_384  # per step, in all processes together, padding included
     weight_decay: float = 0.01
-    grad_clip: float = 1.0
     seed: int = 0
     checkpoint_every: int = 250  # steps
 
@@ -102,7 +100,7 @@ def sft_steps(
             continue
         for each in optimizer.param_groups:
             each["lr"] = settings.lr * _schedule(index, settings)
-        yield _step(model, optimizer, [samples[row] for row in group], settings, index, processes, room)
+        yield _step(model, optimizer, [samples[row] for row in group], index, processes, room)
         if index % settings.checkpoint_every == 0 or index == last:
             _save(checkpoint, index, model, optimizer, processes)
     model.eval()
@@ -112,7 +110,6 @@ def _step(
     model: PreTrainedModel,
     optimizer: AdamW,
     samples: Sequence[Sample],
-    settings: SftSettings,
     index: int,
     processes: ProcessGroup,
     room: float,
@@ -123,11 +120,11 @@ def _step(
     trained = [each for each in model.parameters() if each.requires_grad]
     processes.add_up(trained)
     loss, likely = (sum(column) for column in zip(*processes.gather([loss, likely]), strict=True))
-    norm = clip_grad_norm_(trained, settings.grad_clip)
+    norm = processes.clip(trained)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     read = sum(len(sample.ids) for sample in samples)
-    return SftStep(index, loss, likely / learned, norm.item(), learned, read, len(samples))
+    return SftStep(index, loss, likely / learned, norm, learned, read, len(samples))
 
 
 def _accumulate(

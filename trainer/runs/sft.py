@@ -267,7 +267,6 @@ def _sft_settings(settings: RunSettings) -> SftSettings:
         warmup=max(1, min(_WARMUP, settings.steps // 10)),
         tokens=settings.micro_batch_tokens,
         weight_decay=0.0,  # it would pull the policy back to the base
-        grad_clip=settings.grad_clip,
         seed=settings.seed,
         checkpoint_every=25,
     )

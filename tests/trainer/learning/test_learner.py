@@ -15,13 +15,20 @@ from tests.support.small_disk import small_disk
 from tests.support.synced_paths import synced_paths
 from tests.support.tiny_model import make_model_dir
 from tests.support.trajectory_samples import advantaged, rollout, sample_of, trajectory
+from trainer.learning import distributed
 from trainer.learning.adapter import with_lora
 from trainer.learning.batch import pad
 from trainer.learning.learner import Checkpoints, Learner
 from trainer.learning.model import load_model
 from trainer.sage.advantages import AdvantagedRollout
 
-PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9)
+PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0)
+
+
+@pytest.fixture(autouse=True)
+def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are compared as they are."""
+    monkeypatch.setattr(distributed, "GRAD_CLIP", 1e9)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from app.base.run_settings import RunSettings
 from tests.support.distributed_process import new_learner
 from tests.support.tiny_model import make_model_dir
 from tests.support.trajectory_samples import advantaged, rollout, sample_of
+from trainer.learning import distributed
 from trainer.learning import learner as learner_module
 from trainer.learning.adapter import LogprobModel, with_lora
 from trainer.learning.batch import Batch, Sample, TrainingSample, divide, pad, shared_tokens
@@ -21,7 +22,13 @@ from trainer.learning.model import Packing, activation_bytes, attend, load_model
 from trainer.sage.advantages import AdvantagedRollout
 
 CPU = torch.device("cpu")
-SETTINGS = RunSettings(lr=1e-3, lora_rank=4, grad_clip=1e9)
+SETTINGS = RunSettings(lr=1e-3, lora_rank=4)
+
+
+@pytest.fixture(autouse=True)
+def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are compared as they are."""
+    monkeypatch.setattr(distributed, "GRAD_CLIP", 1e9)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from trainer.learning.batch import pad
 from trainer.learning.learner import Learner, shorten
 from trainer.sage.advantages import AdvantagedRollout
 
-HUGE = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9, lr=0.05)
+HUGE = msgspec.structs.replace(SETTINGS, kl=0.0, lr=0.05)
 FREE = 0.0  # no limit
 
 
