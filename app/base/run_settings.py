@@ -12,7 +12,6 @@ from app.base.plugins import PluginSpec
 from app.base.text import did_you_mean
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without one, its meaning would depend on the machine
 
@@ -112,8 +111,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     token, in nats, as the metric `kl_of_step`. 0: no limit, as runs and schedules keep it that were stored while
     that was the default.
     """
-    max_weight: Positive = 2.0
-    """Importance weights of stale samples are truncated here."""
 
     # Update
     lr: Annotated[float, msgspec.Meta(ge=0)] = 0.0

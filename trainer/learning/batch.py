@@ -18,6 +18,7 @@ from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import Terms, kl_estimate, token_weight, truncated_importance
 
 _WORTH_SHARING = 16  # tokens
+_MAX_WEIGHT = 2.0  # of a stale sample: larger ones are truncated
 _SHARE_WORTH_SHARING = 0.2  # of a sample: attention to another's tokens takes a mask, and half as long again
 
 
@@ -232,7 +233,7 @@ class MicroBatch:
         old = self.reference if from_reference else self.current[self._referred]
         return [logprobs.numel(), kl_estimate(old, logprobs).sum().item()]
 
-    def terms(self, max_weight: float) -> Terms:
+    def terms(self) -> Terms:
         """The inputs of the loss.
 
         The old policy of fresh samples is the one that sampled them, with the logprobs that the engine reported.
@@ -245,7 +246,7 @@ class MicroBatch:
             old=old,
             advantages=self._advantages,
             weights=self._weights,
-            importance=truncated_importance(old, self._sampling, max_weight),
+            importance=truncated_importance(old, self._sampling, _MAX_WEIGHT),
             reference=self.reference,
         )
 

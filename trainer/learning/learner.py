@@ -263,7 +263,7 @@ class Learner:
             batch.current = logprobs.detach()
         return policy_loss(
             logprobs,
-            batch.terms(settings.max_weight),
+            batch.terms(),
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
             kl=settings.kl,
