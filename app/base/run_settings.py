@@ -65,10 +65,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How tasks are grouped into chains: by the scenario's label, or by similar instructions."""
     skills: bool = True
     """Offer skills. False: every task alone, without a library."""
-    crowding: Annotated[int, msgspec.Meta(ge=0, le=100)] = 2
-    """`rollout`: up to so many skills of other scenarios are offered beside those found, as a grown library does,
-    within the three that a task is offered. 0: none.
-    """
     retrieval: str = "scenario"
     """How skills are found for a task in rollouts: a name of the entry-point group `sage.retrieval`. The gate
     finds them as tasks do (SAGE_RETRIEVAL).

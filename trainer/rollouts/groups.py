@@ -34,6 +34,8 @@ from trainer.sage.reward import ChainStep, RewardRule, known_rewards, with_use_v
 
 log = structlog.get_logger()
 
+_CROWDING = 2  # skills of other scenarios at most, within the three that a task is offered
+
 _MOST = 500  # skills to draw from, the newest
 
 
@@ -116,7 +118,7 @@ class GroupCollector:
     settings: RunSettings
     new_library: LibraryFactory
     _: KW_ONLY
-    crowd: Crowd | None = None
+    crowd: Crowd | None = None  # None: tasks are offered what fits alone
     report: Callable[[int, int], object] | None = None  # chains rolled out, and of how many
     at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs
 
@@ -161,7 +163,7 @@ class GroupCollector:
             if self.crowd is None:
                 return found
             rng = Random(f"{seed} {position}")
-            crowd = self.crowd.draw(chain.scenario.label, self.settings.crowding, rng)
+            crowd = self.crowd.draw(chain.scenario.label, _CROWDING, rng)
             return crowded(found, crowd, library.limit, rng)
 
         return mix

@@ -193,6 +193,7 @@ class RolloutTraining:
     updating: UpdateContext = nullcontext  # entered for each update
     rolled_out: Callable[[int, int], object] | None = None  # is told how many chains of a step are done
     guard_written: bool = False  # hold the skills of its rollouts to their manifests
+    crowded: bool = True  # offer skills of other scenarios, too
     may_go_on: Callable[[], bool] = lambda: True  # asked before each step
     seen: Seen | None = None
     _served: PublishedAdapter | None = field(default=None, init=False)
@@ -230,7 +231,8 @@ class RolloutTraining:
         agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
         environment, policy_now = self.stack.environment, Policy(policy.hash)
         runner = EpisodeRunner(agent, environment, policy_now, crowd.manifests, self.guard_written)
-        return GroupCollector(runner, self.settings, self.stack.new_library, crowd=crowd, report=self.rolled_out)
+        offered = crowd if self.crowded else None
+        return GroupCollector(runner, self.settings, self.stack.new_library, crowd=offered, report=self.rolled_out)
 
     async def _serve_latest(self) -> PublishedAdapter:
         """Load the current policy into the engine under a name of its own, and unload the one before it."""

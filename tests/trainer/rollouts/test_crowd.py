@@ -34,9 +34,9 @@ CROWD = [skill("pay"), skill("book", "third"), skill("lend", None)]
 
 
 async def collect(
-    scripted: ScriptedRunner, scenarios: Sequence[Scenario], crowd: Crowd, *, limit: int = 3, crowding: int
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario], crowd: Crowd | None, *, limit: int = 3
 ) -> list[ChainRollout]:
-    settings = RunSettings(kind=RunKind.ROLLOUT, group=2, pairs=2, crowding=crowding)
+    settings = RunSettings(kind=RunKind.ROLLOUT, group=2, pairs=2)
     collector = GroupCollector(
         scripted.episode_runner, settings, lambda: InMemoryLibrary(limit=limit), crowd=crowd
     )
@@ -55,7 +55,7 @@ def names(rollout: ChainRollout) -> list[list[str]]:
 async def test_a_crowd_is_offered_beside_what_fits_and_is_the_same_in_a_group(
     scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    rollouts = await collect(scripted, scenarios, Crowd(CROWD), crowding=2)
+    rollouts = await collect(scripted, scenarios, Crowd(CROWD))
     crowd = {each.offer.name for each in CROWD}
     drawn = [[set(each) & crowd for each in names(rollout)] for rollout in rollouts]
     assert drawn[0] == drawn[1]
@@ -74,14 +74,16 @@ async def test_a_crowd_is_offered_beside_what_fits_and_is_the_same_in_a_group(
 async def test_the_crowd_takes_only_the_room_that_is_left(
     scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    rollouts = await collect(scripted, scenarios, Crowd(CROWD), limit=1, crowding=3)
+    rollouts = await collect(scripted, scenarios, Crowd(CROWD), limit=1)
     for rollout in rollouts:
         assert all(len(each) <= 1 for each in names(rollout))
         assert names(rollout)[1] == [rollout.episodes[0].made[0].name]
 
 
-async def test_without_crowding_there_is_none(scripted: ScriptedRunner, scenarios: Sequence[Scenario]) -> None:
-    rollouts = await collect(scripted, scenarios, Crowd(CROWD), crowding=0)
+async def test_without_a_crowd_only_what_fits_is_offered(
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario]
+) -> None:
+    rollouts = await collect(scripted, scenarios, None)
     assert [len(each) for rollout in rollouts for each in names(rollout)] == [0, 1, 1] * 4
 
 

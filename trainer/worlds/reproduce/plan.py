@@ -25,6 +25,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     settings: RunSettings
     sft: bool = True  # start from the supervised adapter; False: from the base model
+    crowded: bool = False  # offer skills of other scenarios, too; not so in the paper
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -88,9 +89,9 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         yield Condition(name="sage", seeds=main, settings=self._settings())
         yield Condition(name="sage_outcome", seeds=main, settings=self._settings(reward="outcome"))
         yield Condition(name="sage_chain", seeds=main, settings=self._settings(reward="chain"))
-        yield Condition(name="sage_crowded", seeds=few, settings=self._settings(crowding=2))
-        value = self._settings(crowding=2, reward="skill_value")
-        yield Condition(name="sage_value", seeds=few, settings=value)
+        yield Condition(name="sage_crowded", seeds=few, settings=self._settings(), crowded=True)
+        value = self._settings(reward="skill_value")
+        yield Condition(name="sage_value", seeds=few, settings=value, crowded=True)
         yield Condition(name="sage_no_sft", seeds=few, settings=self._settings(), sft=False)
         for mode in RETRIEVALS:
             yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(retrieval=mode))
@@ -103,7 +104,6 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
             "steps": self.steps,
             "pairs": self.pairs,
             "group": self.group,
-            "crowding": 0,  # as in the paper
             "max_kl": 0.0,  # as in the paper
             "reward": _OF_THE_PAPER,
             "micro_batch_tokens": self.micro_batch_tokens,

@@ -91,9 +91,11 @@ class TrialRunner:
         directory.mkdir(parents=True, exist_ok=True)
         device, model_dir = update_device(self.plan, self.settings), self.settings.model_dir
         base = load_model(model_dir, device, dtype=base_dtype("auto", device, model_dir))
-        start = self._start() if self.plan.condition(trial.condition).sft else None
+        condition = self.plan.condition(trial.condition)
+        start = self._start() if condition.sft else None
         policy = with_lora(base, rules.lora_rank, start=start, seed=trial.seed)
-        run = RolloutTraining(self.stack, Learner(policy, rules), rules, directory)
+        learner = Learner(policy, rules)
+        run = RolloutTraining(self.stack, learner, rules, directory, crowded=condition.crowded)
         await self._validate_last(run, curve)
 
         async def report(done: TrainingStep) -> None:
