@@ -61,13 +61,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Rollouts of each chain (G)."""
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
     """Tasks per chain."""
-    chain_by: Literal["scenario", "nearest"] = "scenario"
-    """How tasks are grouped into chains: by the scenario's label, or by similar instructions."""
     skills: bool = True
     """Offer skills. False: every task alone, without a library."""
     retrieval: str = "scenario"
-    """How skills are found for a task in rollouts: a name of the entry-point group `sage.retrieval`. The gate
-    finds them as tasks do (SAGE_RETRIEVAL).
+    """How skills are found for a task in rollouts: a name of the entry-point group `sage.retrieval`. With
+    `query_ngram`, `query_embedding` and `skill_embedding`, which use no labels, tasks with similar instructions
+    form a chain, else tasks of one scenario. The gate finds skills as tasks do (SAGE_RETRIEVAL).
     """
     since: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended at this time or later. Without it, a `logged` run uses what has
@@ -147,10 +146,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Activate a candidate that passes. False: it waits for a person, so `gate=canary` is refused."""
 
     def __post_init__(self) -> None:
-        if self.chain_by == "nearest" and self.skills and self.retrieval == "scenario":
-            raise ValueError(
-                "chain_by=nearest has no labels to find skills by: set retrieval=query_ngram or another"
-            )
         if self.gate == "canary" and not self.canary_percent:
             raise ValueError("gate=canary needs canary_percent above 0")
 

@@ -77,10 +77,11 @@ def test_conditions_differ_only_in_what_their_name_says() -> None:
         "sage_outcome": {"reward": "outcome"},
         "sage_chain": {"reward": "chain"},
         "chain_3": {"chain": 3, "pairs": 4},  # 3 * 4 tasks a rollout of the group, as 2 * 6
-        "retrieval_query_ngram": {"retrieval": "query_ngram"},
     }
     for name, change in changes.items():
         assert PLAN.conditions[name].settings == msgspec.structs.replace(sage, **change)
+    found_otherwise = PLAN.conditions["retrieval_query_ngram"]
+    assert (found_otherwise.settings, found_otherwise.retrieval) == (sage, "query_ngram")
 
 
 def test_the_learning_rate_is_the_best_one_on_the_validation_templates(tmp_path: Path) -> None:

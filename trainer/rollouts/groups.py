@@ -34,8 +34,8 @@ from trainer.sage.reward import ChainStep, RewardRule, known_rewards, with_use_v
 
 log = structlog.get_logger()
 
+_WITHOUT_LABELS = ("query_ngram", "query_embedding", "skill_embedding")  # of the ways to find skills
 _CROWDING = 2  # skills of other scenarios at most, within the three that a task is offered
-
 _MOST = 500  # skills to draw from, the newest
 
 
@@ -203,12 +203,13 @@ def _step(episode: Episode) -> ChainStep:
 def draw_chains(environment: Environment, split: Split, settings: RunSettings, step: int) -> list[Chain]:
     """The chains of one step, determined by the seed and the step.
 
-    By scenario, a chain is sampled from the tasks of one scenario. By the nearest instructions, labels are not
-    used: each chain begins with a task of another scenario, and the tasks with the nearest instructions follow it.
+    A chain is sampled from the tasks of one scenario. Where skills are found without labels, these are not used
+    here either: each chain begins with a task of another scenario, and the tasks with the nearest instructions
+    follow it.
     """
     rng = Random(f"chains {settings.seed} {step}")
     scenarios = environment.scenarios(split, settings.pairs, rng.randrange(2**31))
-    if settings.chain_by == "scenario":
+    if settings.retrieval not in _WITHOUT_LABELS:
         return [Chain(each, sample_chain(each.tasks, settings.chain, rng), each.label) for each in scenarios]
     tasks = [task for scenario in scenarios for task in scenario.tasks]
     index: NgramIndex[int] = NgramIndex()

@@ -12,9 +12,9 @@ import pytest
 
 from app.agent.prompts import Compact
 from app.agent.rollout import Agent
-from app.base.errors import InvalidError, WorldError
+from app.base.errors import WorldError
 from app.base.model_catalog import SEED_DIR
-from app.base.run_settings import RunKind, RunSettings, read_settings
+from app.base.run_settings import RunKind, RunSettings
 from app.base.values import Policy, Task, Trajectory
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -47,23 +47,18 @@ def test_chains_are_determined_by_the_seed_and_the_step() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_chain_by_scenario_has_different_tasks_of_one_scenario() -> None:
+def test_a_chain_has_different_tasks_of_one_scenario() -> None:
     for chain in draw_chains(OfficeEnvironment(), "train", SETTINGS, 1):
         assert {task.scenario for task in chain.tasks} == {chain.scenario.id}
         assert len({task.id for task in chain.tasks}) == SETTINGS.chain
 
 
-def test_a_chain_by_instruction_continues_with_a_similar_task() -> None:
-    settings = RunSettings(pairs=6, chain_by="nearest", retrieval="query_ngram")
+def test_where_skills_are_found_without_labels_a_chain_continues_with_a_similar_task() -> None:
+    settings = RunSettings(pairs=6, retrieval="query_ngram")
     chains = draw_chains(OfficeEnvironment(site=0), "train", settings, 1)
     templates = [{task.scenario for task in chain.tasks} for chain in chains]
     assert all(len(chain.tasks) == settings.chain for chain in chains)
     assert Counter(map(len, templates))[1] >= 5  # mostly the scenarios that the labels would give
-
-
-def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
-    with pytest.raises(InvalidError, match="set retrieval=query_ngram"):
-        read_settings({"chain_by": "nearest"})
 
 
 async def test_a_group_is_compared_position_by_position_and_shares_no_library() -> None:

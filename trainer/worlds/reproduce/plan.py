@@ -25,6 +25,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     settings: RunSettings
     sft: bool = True  # start from the supervised adapter; False: from the base model
+    retrieval: str = "scenario"  # of skills; chains are of one scenario in any case
     crowded: bool = False  # offer skills of other scenarios, too; not so in the paper
 
 
@@ -94,7 +95,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         yield Condition(name="sage_value", seeds=few, settings=value, crowded=True)
         yield Condition(name="sage_no_sft", seeds=few, settings=self._settings(), sft=False)
         for mode in RETRIEVALS:
-            yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(retrieval=mode))
+            yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(), retrieval=mode)
         same = max(1, self.pairs * 2 // 3)  # with three tasks per chain, as many rollouts
         yield Condition(name="chain_3", seeds=few, settings=self._settings(chain=3, pairs=same))
 

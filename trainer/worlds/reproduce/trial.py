@@ -216,7 +216,7 @@ async def _run(work: Path, order: Sequence[str]) -> None:
     plan = msgspec.json.decode((work / "plan.json").read_bytes(), type=ExperimentPlan)
     settings = experiment_settings(plan, work)
     trial = Trial(order[1], int(order[2]), float(order[3])) if order[0] != "baselines" else None
-    retrieval = plan.settings(trial).retrieval if trial else "scenario"
+    retrieval = plan.condition(trial.condition).retrieval if trial else "scenario"
     async with open_stack(open_environment(plan.environment), retrieval, settings, plan.limits) as stack:
         runner = TrialRunner(plan, work, stack, settings)
         match order[0], trial:
