@@ -120,8 +120,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Tokens of one forward pass at most, on each device; on a CPU fewer if they would keep more than 1.25 GB."""
     gradient_checkpointing: bool = False
     """Recompute activations instead of keeping them."""
-    liger: bool = False
-    """Use liger's kernels: on an NVIDIA GPU, with the package `liger-kernel`."""
 
     # Gate
     gate: Literal["exam", "canary"] = "exam"

@@ -115,9 +115,7 @@ def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Ac
     if not spec.shard:
         return kind(_whole_policy(spec, accelerator.device), spec.settings, accelerator)
     settings, device = spec.settings, accelerator.device
-    model = empty_model(
-        spec.model_dir, base_dtype(spec.dtype, device, spec.model_dir), device, liger=settings.liger
-    )
+    model = empty_model(spec.model_dir, base_dtype(spec.dtype, device, spec.model_dir), device)
     policy = attach_lora(model, settings.lora_rank, start=spec.start)
     weights = initial_weights(policy, spec.start, settings.seed)
     read = partial(read_shards, path=spec.model_dir, lora=weights, device=device)
@@ -168,9 +166,7 @@ def fingerprint(model_dir: Path) -> str:
 
 def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
     settings = spec.settings
-    model = load_model(
-        spec.model_dir, device, dtype=base_dtype(spec.dtype, device, spec.model_dir), liger=settings.liger
-    )
+    model = load_model(spec.model_dir, device, dtype=base_dtype(spec.dtype, device, spec.model_dir))
     return with_lora(model, settings.lora_rank, start=spec.start, seed=settings.seed)
 
 

@@ -28,10 +28,11 @@ _PREFIX = "base_model.model."  # that PEFT puts before the base model's names
 _LOGIT_CHANGES = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 
 
-def empty_model(path: Path, dtype: torch.dtype, device: torch.device, *, liger: bool = False) -> PreTrainedModel:
-    """The model of a directory with its parameters on the device "meta"; its buffers are real.
+def empty_model(path: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The model of a directory with its parameters on the device "meta", for training on `device`; its buffers are
+    real.
 
-    Raises ModelError if the directory contains none, and InvalidError if liger's kernels cannot run on `device`.
+    Raises ModelError if the directory contains none.
     """
     register()
     try:
@@ -48,8 +49,7 @@ def empty_model(path: Path, dtype: torch.dtype, device: torch.device, *, liger: 
         reason = first_line(error)
         raise ModelError(f"the model in {path} cannot be sharded: {reason}") from error
     model.tie_weights()
-    if liger:
-        use_liger(model, device)
+    use_liger(model, device)
     prepare_output_layer(model)
     return model
 

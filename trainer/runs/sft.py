@@ -244,7 +244,7 @@ async def train_sft(
     full, and what `report` raises.
     """
     settings = spec.settings
-    base = load_model(spec.base, device, dtype=base_dtype(spec.dtype, device, spec.base), liger=settings.liger)
+    base = load_model(spec.base, device, dtype=base_dtype(spec.dtype, device, spec.base))
     policy = with_lora(base, settings.lora_rank, start=spec.start, seed=settings.seed)
     if settings.gradient_checkpointing:
         checkpoint_activations(base)
