@@ -315,10 +315,6 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     canary_loss: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.2
     """At the end of its trial, a canary that passed the gate is promoted if a larger loss of reward, and a larger
     increase of the share of errors, are ruled out. 1: unless it is certainly worse."""
-    canary_most_percent: Annotated[float, msgspec.Meta(ge=0, le=90)] = 50.0
-    """Share of the new tasks to which a canary that passed the gate is raised as more failures are ruled out.
-    0: it keeps the share that it began with.
-    """
     watch_days: Annotated[float, msgspec.Meta(ge=0, le=365)] = 14.0
     """Days for which a release is watched after it was promoted, at most. 0: it is not watched."""
     watch_tasks: Annotated[int, msgspec.Meta(ge=1, le=20_000)] = 2_000

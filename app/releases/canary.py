@@ -51,6 +51,7 @@ _DEFAULT_COST = TypicalCost(12, 2_048)  # of a project without finished tasks
 _FEW_DAYS, _MOST_PARTS = 3, 14  # of the picture of a trial
 _ALPHA_PART = 0.2  # of the error of a decision, for calling a kind one-sided although it is not
 _MOST_NAMED = 20  # kinds in the evidence
+_MOST_PERCENT = 50.0  # of the tasks, to which the share of a canary rises by itself
 
 # Parts of alpha. A canary is rejected for its rewards or its errors at any time, or its rewards at the end; it is
 # promoted for its rewards at any time, or at the end. So neither goes wrong more often than alpha.
@@ -347,21 +348,21 @@ def race(
     }
 
 
-def raised_percent(errors: MetricComparison, began: float, now: float, most: float) -> float:
+def raised_percent(errors: MetricComparison, began: float, now: float) -> float:
     """The share that a canary may serve, in percent, from what is known about its errors.
 
     The share times the increase of errors that is not ruled out stays what it was when nothing was known,
-    `began`: no more tasks are at risk than then. It rises by half at least, up to `most`, so that steps are
-    few.
+    `began`: no more tasks are at risk than then. It rises by half at least, so that steps are few, and up to
+    half of the tasks.
 
     >>> known = Interval(0.0, -0.25, 0.25)
-    >>> raised_percent(MetricComparison(tasks={}, canary=0, baseline=0, difference=known), 10, 10, 50)
+    >>> raised_percent(MetricComparison(tasks={}, canary=0, baseline=0, difference=known), 10, 10)
     40.0
     """
     if errors.difference is None:
         return now
-    allowed = min(most, began / max(errors.difference.high, began / 100))
-    return allowed if allowed >= 1.5 * now or now < allowed == most else now
+    allowed = min(_MOST_PERCENT, began / max(errors.difference.high, began / 100))
+    return allowed if allowed >= 1.5 * now or now < allowed == _MOST_PERCENT else now
 
 
 def _alike(rewards: Sequence[AssignedValue], ignored: UncountedTraffic) -> str:
@@ -668,9 +669,8 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
 
 async def _raise_share(sessions: Sessions, release: tables.Release, status: CanaryStatus) -> None:
     async with sessions.begin() as session:
-        most = projects.settings_of(await projects.by_id(session, release.project_id)).canary_most_percent
         now, errors = release.canary_percent or 0.0, status.decision.metrics["errors"]
-        percent = raised_percent(errors, status.shares[0].percent, now, most)
+        percent = raised_percent(errors, status.shares[0].percent, now)
         if percent == now:
             return
         row = await releases.locked(session, release.id)

@@ -66,7 +66,7 @@ def by_this_rule(rng: np.random.Generator, case: Case, *, passed_gate: bool) -> 
 
 def _raised(shares: list[CanaryShare], decision: CanaryDecision, now: datetime) -> list[CanaryShare]:
     before = shares[-1].percent
-    percent = raised_percent(decision.metrics["errors"], shares[0].percent, before, 50.0)
+    percent = raised_percent(decision.metrics["errors"], shares[0].percent, before)
     return shares if percent == before else [*shares, CanaryShare(percent, now)]
 
 
