@@ -312,9 +312,6 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     # Canaries and watches
     canary_days: Annotated[float, msgspec.Meta(ge=1e-4, le=365)] = 14.0
     """Days after which the trial of a canary that passed the gate ends, however few tasks it had."""
-    canary_loss: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.2
-    """At the end of its trial, a canary that passed the gate is promoted if a larger loss of reward, and a larger
-    increase of the share of errors, are ruled out. 1: unless it is certainly worse."""
     watch_days: Annotated[float, msgspec.Meta(ge=0, le=365)] = 14.0
     """Days for which a release is watched after it was promoted, at most. 0: it is not watched."""
     watch_tasks: Annotated[int, msgspec.Meta(ge=1, le=20_000)] = 2_000

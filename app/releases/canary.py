@@ -572,7 +572,6 @@ async def _rules_for(
     evidence = release.evidence or {}
     own = msgspec.structs.replace(
         rules,
-        loss=settings.canary_loss,
         expired=f"no difference in {settings.canary_days:g} days" if expired else "",
         passed_gate=evidence["verdict"] == "promote" and evidence["compared_with"].get("model") == active.model,
     )

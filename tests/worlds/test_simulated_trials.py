@@ -57,7 +57,6 @@ async def place(committed: Sessions, database_url: str) -> AsyncIterator[Place]:
             town = await asyncio.to_thread(Town.open, server, services, plan, "learning", lambda _: None)
             async with committed.begin() as session:
                 found = await projects.by_name(session, town.project)
-                await projects.change_settings(session, found.id, {"canary_loss": 1})  # 20 tasks rule little out
                 candidate = await releases.propose(session, found.id, "f00d")
                 await releases.record_evidence(session, candidate.id, GATE)
             project = Project(committed, found.id, candidate.id)
@@ -94,14 +93,14 @@ async def test_a_canary_and_a_watch_end_after_fourteen_simulated_days(place: Pla
     project = place.project
     at = datetime.now(UTC) - BEFORE / 2
     for release_id in (project.candidate, (await project.release(1)).id):
-        await project.ended(release_id, 1.0, count=20, started_at=at, finished_at=at)
+        await project.ended(release_id, 1.0, count=100, started_at=at, finished_at=at)
     past = days("canary")
     await place.end_trials(past[1:], lambda: apply_decision(project))
     assert (await project.release()).state is ReleaseState.CANARY
     await place.end_trials(past, lambda: apply_decision(project))
     promoted = await project.release()
     assert promoted.evidence is not None
-    assert promoted.evidence["canary"]["decision"]["metrics"]["errors"]["tasks"]["canary"] == 20
+    assert promoted.evidence["canary"]["decision"]["metrics"]["errors"]["tasks"]["canary"] == 100
     async with project.sessions.begin() as session:
         long_ago = datetime.now(UTC) - 2 * BEFORE
         row = await releases.locked(session, promoted.id)
