@@ -313,9 +313,8 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     canary_days: Annotated[float, msgspec.Meta(ge=1e-4, le=365)] = 14.0
     """Days after which the trial of a canary that passed the gate ends, however few tasks it had."""
     watch_days: Annotated[float, msgspec.Meta(ge=0, le=365)] = 14.0
-    """Days for which a release is watched after it was promoted, at most. 0: it is not watched."""
-    watch_tasks: Annotated[int, msgspec.Meta(ge=1, le=20_000)] = 2_000
-    """Tasks of a release for which it is watched, at most."""
+    """Days for which a release is watched after it was promoted, or until it has had 2,000 tasks. 0: it is not
+    watched."""
     watch_margin: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
     """A watched release is rolled back once its reward is certainly lower by more than this than that of the
     release before, or its share of failures higher."""

@@ -254,7 +254,7 @@ async def evaluate(session: AsyncSession, release: tables.Release) -> WatchStatu
     assert release.watched_since is not None  # as well
     former = await releases.get(session, release.watched_against)
     settings = projects.settings_of(await projects.by_id(session, release.project_id))
-    since, rules = release.watched_since, WatchRules(margin=settings.watch_margin, max_tasks=settings.watch_tasks)
+    since, rules = release.watched_since, WatchRules(margin=settings.watch_margin)
     until = since + timedelta(days=settings.watch_days)
     decision = decide(
         await trials_store.tasks_before(session, former, since),

@@ -1,6 +1,7 @@
 """A promoted release is watched: kept, or rolled back by itself to the release before."""
 
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.releases import canary, manifest, watch
 from app.releases import store as releases
-from app.releases.watch import WatchAction
+from app.releases.watch import WatchAction, WatchRules
 from app.skills.admission import admit
 from tests.support.canary_project import Project, begin, open_project
 from tests.support.ledger_project import until
@@ -189,8 +190,8 @@ async def test_tasks_of_its_time_as_a_canary_and_scores_given_later_do_not_count
     assert found.not_counted.unmatched == 29
 
 
-async def test_it_is_kept_after_its_last_task(watched: WatchedProject) -> None:
-    await change_settings(watched.project, watch_tasks=20)
+async def test_it_is_kept_after_its_last_task(watched: WatchedProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "WatchRules", partial(WatchRules, max_tasks=20))
     await watched.served(7, 3)
     assert await apply(watched) is WatchAction.CONTINUE
     await watched.served(7, 3)
