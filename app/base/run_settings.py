@@ -80,7 +80,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`logged` and `sft`: use tasks that ended before this time. Of all these the newest 5,000 are read."""
     max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """`logged`: changes of weights between the release that served a task and the active one, at most. 0: only
-    tasks of the weights that are trained. Runs and schedules that were stored while the default was 2 keep 2.
+    tasks of the weights that are trained.
     """
     data: str = ""
     """`sft`: conversations to learn from instead of what was served: the id of a dataset, or a place under a
@@ -88,9 +88,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # Reward
     reward: str = "skill_value"
-    """A rule of the entry-point group `sage.rewards`. `skill` is the paper's. Runs and schedules that were stored
-    while it was the default keep it.
-    """
+    """A rule of the entry-point group `sage.rewards`. `skill` is the paper's."""
 
     # Objective
     normalise: bool = False
@@ -103,14 +101,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Weight of the KL penalty against the starting policy."""
     max_kl: Annotated[float, msgspec.Meta(ge=0)] = 0.05
     """A step that takes the policy farther than this from the one that sampled is shortened: the KL divergence per
-    token, in nats, as the metric `kl_of_step`. 0: no limit, as runs and schedules keep it that were stored while
-    that was the default.
+    token, in nats, as the metric `kl_of_step`. 0: no limit.
     """
 
     # Update
     lr: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Learning rate. 0: the `learning_rate` that the model's card names, as that of `seed` does, or else 0.0001;
-    of kind `sft` 0.001. Runs and schedules that were stored while 0.001 was the default keep it.
+    of kind `sft` 0.001.
     """
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
     """Rank of a new adapter; its alpha is twice that."""
@@ -124,9 +121,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Gate
     gate: Literal["exam", "canary"] = "exam"
     """What decides where no exam can: the run names no environment and the project's own work is too little, too
-    few results are known, or the run skips the exam (`gate_scenarios=0`). `exam` waits for a
-    person, `canary` lets live tasks decide. They also decide about a candidate that is neither better nor worse on
-    recorded calls, which show no gain on tasks that were never solved; `exam` rejects it.
+    few results are known, or the run skips the exam (`gate_scenarios=0`). `exam` waits for a person, `canary` lets
+    live tasks decide. They also decide about a candidate that is neither better nor worse on recorded calls, which
+    show no gain on tasks that were never solved; `exam` rejects it.
     """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each; of `practice` at most. 0: no exam."""
@@ -138,7 +135,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 10.0
     """Share of new tasks that a candidate which passed serves first, as a canary. 0 serves all at once; 100 does
-    so with nothing to compare it with. Runs and schedules that were stored while the default was 0 keep 0.
+    so with nothing to compare it with.
     """
     promote: bool = True
     """Activate a candidate that passes. False: it waits for a person, so `gate=canary` is refused."""
