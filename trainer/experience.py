@@ -240,8 +240,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
 async def learns_from(session: AsyncSession, project_id: UUID, settings: RunSettings) -> datetime | None:
     """What ended before this the run would drop as learned, if all of its window had scores. None: nothing."""
     learned = await _learned_until(session, project_id, settings)
-    window = {"since": settings.since, "until": settings.until}
-    rows = await experience.window(session, project_id, **window)
+    rows = await experience.window(session, project_id, since=settings.since, until=settings.until)
     usable = [row for row in rows if row.executed]
     dropped = set(experience.beyond_replay(usable, learned, settings.replay))
     return min((row.finished_at for row in usable if row.id not in dropped), default=learned)

@@ -197,8 +197,7 @@ async def check_experience(
     """
     if settings.kind not in (RunKind.LOGGED, RunKind.SFT) or settings.data:
         return
-    found_window = {"since": settings.since, "until": settings.until}
-    ended = await window(session, project.id, **found_window)
+    ended = await window(session, project.id, since=settings.since, until=settings.until)
     scored = await _scored(session, project.id, ended, judged=judged)
     if settings.kind is RunKind.SFT:
         solved = sum(row.score is None or row.score >= SOLVED for row in scored)

@@ -33,7 +33,7 @@ from transformers import (
 )
 from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.liger import apply_liger_kernel
-from transformers.utils import is_liger_kernel_available
+from transformers.utils.import_utils import is_liger_kernel_available
 
 from app.base.errors import ModelError, StorageError, first_line
 from app.base.files import publish

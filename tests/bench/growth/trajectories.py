@@ -98,7 +98,7 @@ async def _measure(url: str, project: UUID, size: int) -> None:
         base = BaseModel("seed", byte_tokenizer(Path(directory)), BASE)
         async with open_database(url) as database, database.sessions() as session:
             before = time.process_time()
-            experience = await read_logged(session, project, RunSettings(limit=size), base)
+            experience = await read_logged(session, project, RunSettings(), base)
             cpu = time.process_time() - before
     assert experience.data.tasks == size, experience.data
     print(cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
