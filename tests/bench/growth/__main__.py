@@ -52,7 +52,7 @@ SERIES = {
     ),
     "trajectories": Series(
         trajectories.read,
-        (1_000, 3_000, 10_000, 30_000, 100_000),
+        (300, 1_000, 3_000, 5_000),
         "trajectories trained on",
         "µs of CPU to read one",
     ),
