@@ -83,7 +83,7 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
 @url_option
 @click.option(
     "--services",
-    default=lambda: base_url("127.0.0.1", Settings.from_env().demo_port),
+    default=lambda: base_url("127.0.0.1", Settings.from_env().demo_port or Settings().demo_port),
     show_default="those at SAGE_DEMO_PORT",
     help="the demo APIs",
 )

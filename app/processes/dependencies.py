@@ -56,4 +56,3 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     chat_wait_seconds: float = 600.0  # for the answer of a chat
     serving: Serving = Serving()  # what runs learn from
     limits: Limits = Limits()  # of projects that have none of their own
-    failed_keys_per_minute: int = 20  # of one address; 0: no limit

@@ -248,7 +248,7 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     percent: float | None
     since: datetime
-    baseline: ReleaseName
+    baseline: ReleaseName  #: the active release
     action: CanaryAction
     reason: str
     shares: Sequence[CanaryShare]
@@ -326,7 +326,7 @@ class WatchView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     since: datetime
     until: datetime
-    baseline: ReleaseName
+    baseline: ReleaseName  #: that served before
     action: WatchAction
     reason: str
     tasks: dict[str, int]

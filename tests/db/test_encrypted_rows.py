@@ -1,4 +1,4 @@
-"""Secrets in the database: encrypted at an upgrade, readable with the right key alone, and rotated."""
+"""Secrets in the database: readable with the right key alone, and rotated."""
 
 from pathlib import Path
 from uuid import UUID
