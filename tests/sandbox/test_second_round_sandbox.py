@@ -136,7 +136,10 @@ BY_SKILLS = {
         "while True:", "    try: apis.t.echo('skill')", "    except Exception: pass"
     ),
     "leaves a signal handler": _skill(
-        "signal.signal(signal.SIGALRM, lambda *_: print('ESCAPED'))",
+        "def left(_, frame):",  # on a slow machine the timer goes off while the skill still runs, as it may
+        "    while frame and frame.f_code.co_name != 'f': frame = frame.f_back",
+        "    if frame is None: print('ESCAPED')",
+        "signal.signal(signal.SIGALRM, left)",
         "signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)",
     ),
     "leaves a finalizer": _skill(

@@ -189,7 +189,7 @@ def spoil(shop: TrainingProject, tiny: Path, how: str) -> None:
     ("how", "message"),
     [
         ("missing", "AdapterError: there is no adapter in "),
-        ("cut off", "InvalidError: the adapter at "),
+        ("cut off", "cannot be read: it was cut off"),
         ("not finite", "has weights that are not finite"),
         ("of other shapes", "is for another base model"),
     ],
