@@ -35,7 +35,7 @@ ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 make serve
 """  # they need a network, other servers, a model of 16 GB, and GPUs
 SECOND = "please archive the mails from omar"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:

@@ -248,11 +248,11 @@ async def test_a_suspended_rollout_does_not_wait_for_the_engine(bench: Bench) ->
     class Stuck(ScriptedEngine):
         async def _next(self, prompt: str) -> Answer:  # noqa: ARG002
             asyncio.get_running_loop().call_later(0.05, stop_signal.suspend)
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
             return ""
 
     agent = Agent(Stuck(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
-    async with bench.ledger.client() as client, asyncio.timeout(30):
+    async with bench.ledger.client() as client:
         with pytest.raises(SuspendedError):
             await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client), hooks=RolloutHooks(stop_signal))
 

@@ -31,7 +31,7 @@ async def test_a_task_that_waits_outlives_its_processes_and_people_are_told_of_i
         ledger.listening() as services,
         scripted_server(engine) as model,
         receiver.listening() as hook,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300, trust_env=False) as client,
     ):
         client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'admin')}"
         env = environment(tmp_path, database_url, port) | {

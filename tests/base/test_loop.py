@@ -26,7 +26,7 @@ class Rounds:
         return self.pauses.pop(0) if self.pauses else None
 
     async def reach(self, count: int) -> None:
-        async with asyncio.timeout(60), self._changed:
+        async with self._changed:
             await self._changed.wait_for(lambda: self.count >= count)
 
 
@@ -58,8 +58,7 @@ async def test_a_call_of_wake_during_a_round_leads_to_another_one() -> None:
         await entered.wait()
         loop.wake()
         released.set()
-        async with asyncio.timeout(60):
-            await repeated.wait()
+        await repeated.wait()
 
 
 async def test_a_round_may_say_how_long_to_wait_for_the_next_one() -> None:

@@ -9,9 +9,8 @@ from app.base.loop import Loop, faults_by_part, running_loops
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  a loop notifies nobody
-            await asyncio.sleep(0.005)
+    while not condition():  # noqa: ASYNC110  a loop notifies nobody
+        await asyncio.sleep(0.005)
 
 
 async def cancel_itself() -> None:

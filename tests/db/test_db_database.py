@@ -86,8 +86,7 @@ async def test_a_process_that_is_paused_in_a_transaction_keeps_its_locks_for_a_s
         database.engine.connect() as other,
     ):
         await paused.execute(lock)
-        async with asyncio.timeout(60):
-            await other.execute(lock)
+        await other.execute(lock)
         with pytest.raises(UNAVAILABLE):
             await paused.execute(lock)
 
@@ -129,7 +128,7 @@ def test_processes_that_start_it_concurrently_share_one_server(directory: Path) 
     started = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    urls = {process.communicate(timeout=120)[0] for process in started}
+    urls = {process.communicate()[0] for process in started}
     assert {process.returncode for process in started} == {0}
     assert len(urls) == 1
 

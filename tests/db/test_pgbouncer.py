@@ -111,7 +111,7 @@ async def test_tasks_events_and_locks_work_through_the_pooler(
     async with (
         ledger.listening() as services,
         scripted_server(engine) as model,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300, trust_env=False) as client,
     ):
         client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'admin')}"
         env = environment(tmp_path, pooled_url, port)
@@ -134,7 +134,7 @@ async def test_tasks_events_and_locks_work_through_the_pooler(
 async def streamed(client: httpx.AsyncClient, task_id: str) -> list[str]:
     """The kinds of a task's events, as they came."""
     kinds = []
-    async with client.stream("GET", f"/v1/tasks/{task_id}/events", timeout=150) as stream:
+    async with client.stream("GET", f"/v1/tasks/{task_id}/events", timeout=300) as stream:
         async for line in stream.aiter_lines():
             if line.startswith("event: "):
                 kinds.append(line.removeprefix("event: "))

@@ -51,8 +51,7 @@ async def test_requests_under_way_end_and_close_their_connections(server: SlowSe
             for _ in range(turns):
                 await asyncio.sleep(0)
             await replica.close()
-            async with asyncio.timeout(60):
-                results = await asyncio.gather(*requests, return_exceptions=True)
+            results = await asyncio.gather(*requests, return_exceptions=True)
             assert all(result == ["base"] or isinstance(result, ReplicaError) for result in results), results
             ended += sum(isinstance(result, ReplicaError) for result in results)
         gc.collect()

@@ -201,8 +201,7 @@ async def test_a_probe_of_what_was_changed_meanwhile_notes_nothing(api: ApiApp) 
                     provider.open.clear()
                     provider.asked.clear()
                     probing = asyncio.create_task(api.client.post("/v1/hosted-models/wise/probe"))
-                    async with asyncio.timeout(30):
-                        await provider.asked.wait()
+                    await provider.asked.wait()
                     async with api.sessions.begin() as session:
                         entry = await hosted_models.get(session, api.demo.id, "wise", lock=True)
                         await hosted_models.change(session, entry, **columns)

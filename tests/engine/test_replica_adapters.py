@@ -39,7 +39,7 @@ async def test_a_server_that_lost_its_adapters_gets_them_again(
     one: FaultyProxy, upstream: str, tmp_path: Path
 ) -> None:
     path = write_noop_adapter(tmp_path, QueryShape(3, 64, 64), 4)
-    async with open_engine(one) as engine, httpx.AsyncClient(base_url=upstream, timeout=60) as http:
+    async with open_engine(one) as engine, httpx.AsyncClient(base_url=upstream, timeout=300) as http:
         await engine.load_adapter("x", path)
         assert engine.replicas[0].names == {"base", "x"}
         await http.post("/v1/unload_lora_adapter", json={"lora_name": "x"})

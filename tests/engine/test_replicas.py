@@ -247,7 +247,7 @@ async def test_if_all_are_out_each_is_named_with_its_cause(one: FaultyProxy, two
 
 async def test_a_cancelled_request_ends_its_generation_on_the_server(one: FaultyProxy, upstream: str) -> None:
     async def running() -> float:
-        async with httpx.AsyncClient(base_url=upstream, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=upstream, timeout=300) as http:
             lines = (await http.get("/metrics")).text.splitlines()
         return float(next(line for line in lines if line.startswith("vllm:num_requests_running{")).split()[-1])
 
@@ -262,7 +262,6 @@ async def test_a_cancelled_request_ends_its_generation_on_the_server(one: Faulty
             if task.cancelled():  # otherwise it ended before
                 break
         assert task.cancelled()
-        async with asyncio.timeout(60):
-            while await running():
-                pass
+        while await running():
+            pass
         assert engine.replicas[0].in_flight == 0

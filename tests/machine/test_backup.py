@@ -244,10 +244,9 @@ async def _left(url: str) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND backend_type = 'client backend'"
     )
     engine = create_engine(own, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    async with asyncio.timeout(30):
-        with engine.connect() as connection:
-            while connection.scalar(others, {"name": make_url(url).database}):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+    with engine.connect() as connection:
+        while connection.scalar(others, {"name": make_url(url).database}):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_a_database_or_data_directory_in_use_is_refused_unless_replaced(

@@ -111,7 +111,7 @@ async def up(directory: Path, **settings: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    _, err = await asyncio.wait_for(process.communicate(), 120)
+    _, err = await process.communicate()
     assert not (directory / "data" / "postgres").exists(), "nothing was started"
     return process.returncode or 0, err.decode()
 
@@ -160,7 +160,6 @@ class Worker(OddEndpoint):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_a_hosted_model_does_tasks(tmp_path: Path) -> None:
     port, engine, demo = map(str, free_ports(3))
     endpoint = Worker()
@@ -200,5 +199,5 @@ async def _doctor(env: Mapping[str, str]) -> str:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "doctor"), env=env, stdout=asyncio.subprocess.PIPE
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 120)
+    out, _ = await process.communicate()
     return out.decode()

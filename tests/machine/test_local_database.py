@@ -68,7 +68,7 @@ async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
                 return False
             return "ready" in status and int(status.split()[0]) != first
 
-        await until(is_restarted, 30)
+        await until(is_restarted)
         assert answers(url)
 
 

@@ -49,7 +49,7 @@ async def engine(url: str) -> AsyncIterator[HttpEngine]:
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=300) as http:
         yield http
 
 
@@ -62,10 +62,8 @@ async def metric(http: httpx.AsyncClient, name: str) -> float:
     return float(next(line for line in lines if line.startswith(f"{name}{{")).split()[-1])
 
 
-async def until_running(http: httpx.AsyncClient, count: int, *, seconds: float) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while await metric(http, "vllm:num_requests_running") != count:
-        assert asyncio.get_running_loop().time() < deadline, f"not {count} running after {seconds} s"
+async def until_running(http: httpx.AsyncClient, count: int) -> None:
+    while await metric(http, "vllm:num_requests_running") != count:  # noqa: ASYNC110  a figure rings no bell
         await asyncio.sleep(0.005)
 
 
@@ -192,10 +190,10 @@ async def test_a_cancelled_request_leaves_the_batch(engine: HttpEngine, http: ht
     body = {"prompt": prompt_of(5, 8), "max_tokens": 500, "ignore_eos": True}
     before = await metric(http, "vllm:generation_tokens_total")
     asking = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(8)]
-    await until_running(http, 8, seconds=60)
+    await until_running(http, 8)
     for task in asking:
         task.cancel()
-    await until_running(http, 0, seconds=60)
+    await until_running(http, 0)
     assert await metric(http, "vllm:generation_tokens_total") - before < 8 * 500
     assert (await engine.complete([1, 2], model="base", sampling=Sampling(max_tokens=1))).finish == "length"
 

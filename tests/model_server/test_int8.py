@@ -160,7 +160,7 @@ def test_a_server_of_int8_loads_adapters_and_answers(model_dir: Path, tmp_path: 
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
     with (
         engine_process(model_dir, "--embeddings", "none", "--dtype", "int8") as url,
-        httpx.Client(base_url=url, timeout=60) as http,
+        httpx.Client(base_url=url, timeout=300) as http,
     ):
         http.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(adapter)}).raise_for_status()
         body = {"model": "a", "prompt": PROMPT, "max_tokens": 5, "ignore_eos": True}

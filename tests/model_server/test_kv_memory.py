@@ -188,7 +188,7 @@ def test_a_request_beyond_the_cache_is_refused_with_the_setting_that_admits_it(t
     )
     with (
         engine_process(model_dir, "--embeddings", "none", "--kv-mb", "1") as url,
-        httpx.Client(base_url=url, timeout=60) as http,
+        httpx.Client(base_url=url, timeout=300) as http,
     ):
         card = http.get("/v1/models").json()["data"][0]
         held = card["max_model_len"]

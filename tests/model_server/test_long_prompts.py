@@ -72,7 +72,7 @@ def abort_during_prefill(scheduler: Scheduler, decoder: RecordedDecoder, prompt:
     )
     decoder.after = lambda: generation.cancel() if len(decoder.passes) == passes else None
     scheduler.submit(generation)
-    answer = answers.get(timeout=60)
+    answer = answers.get(timeout=300)
     assert (answer.finish, answer.ids) == ("abort", ())
 
 

@@ -57,8 +57,7 @@ async def run(*argv: str, env: Mapping[str, str]) -> tuple[int, str, str]:
         sys.executable, *argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
+        out, err = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()  # otherwise it claims the tasks of later tests
@@ -82,15 +81,14 @@ async def sage_process(
 
 async def until_up(client: httpx.AsyncClient, server: asyncio.subprocess.Process) -> None:
     """Wait for the server's first answer, which takes long on a loaded machine. Fails if the server ends."""
-    async with asyncio.timeout(200):
-        while True:
-            assert server.returncode is None, "the server ended: its output says why"
-            try:
-                await client.get("/healthz")
-            except httpx.TransportError:
-                await asyncio.sleep(0.1)
-            else:
-                return
+    while True:
+        assert server.returncode is None, "the server ended: its output says why"
+        try:
+            await client.get("/healthz")
+        except httpx.TransportError:
+            await asyncio.sleep(0.1)
+        else:
+            return
 
 
 async def test_serving_imports_no_torch_and_readyz_names_what_is_not_ready(
@@ -138,7 +136,7 @@ async def test_sigterm_stops_the_api_within_seconds_despite_an_open_stream(
     (port,) = free_ports(1)
     base = f"http://127.0.0.1:{port}"
     env = environment(tmp_path, database_url, port)
-    async with sage_process("serve", env) as process, httpx.AsyncClient(base_url=base, timeout=30) as client:
+    async with sage_process("serve", env) as process, httpx.AsyncClient(base_url=base, timeout=300) as client:
         await until_up(client, process)
         client.headers["Authorization"] = f"Bearer {secret}"
         made = await client.post("/v1/tasks", json={"instruction": "wait"})  # and no runner
@@ -146,5 +144,5 @@ async def test_sigterm_stops_the_api_within_seconds_despite_an_open_stream(
             assert events.status_code == 200
             process.send_signal(signal.SIGTERM)
             began = time.monotonic()
-            await asyncio.wait_for(process.wait(), 60)
+            await process.wait()
             assert time.monotonic() - began < 30

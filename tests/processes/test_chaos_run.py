@@ -29,13 +29,11 @@ KINDS = [each for each in os.environ.get("SAGE_CHAOS_KINDS", "").split(",") if e
 SEED = int(os.environ.get("SAGE_CHAOS_SEED", "1"))
 PATIENCE = 20.0 if "SAGE_CHAOS_EVENTS" in os.environ else 1.0  # CI has three minutes
 DISK_MB = 600
-READY_SECONDS = 120  # of which restarts after many deaths take most
-SETTLE_SECONDS = 300
 AT_ONCE = 10
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120 + 30 * EVENTS)
+@pytest.mark.timeout(900 + 30 * EVENTS)
 async def test_whatever_happens_no_task_is_lost_and_no_write_is_made_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -58,12 +56,12 @@ async def _check(scene: Scene, deployment: Deployment) -> None:
     run = ChaosRun(scene, load, patience=PATIENCE, kinds=KINDS)
     print(f"\nseed {SEED}, {EVENTS} events, small disk: {scene.small_disk}, clocks: {bool(scene.clocks)}")
     async with load.running():
-        await until(lambda: len(load.accepted) > AT_ONCE, 60)
+        await until(lambda: len(load.accepted) > AT_ONCE)
         await run.inflict(EVENTS)
     began = time.monotonic()
-    await until(lambda: _is_ready(deployment), READY_SECONDS)
+    await until(lambda: _is_ready(deployment))
     print(f"ready after {time.monotonic() - began:.1f} s")
-    await load.settle(SETTLE_SECONDS)
+    await load.settle()
     ends = await load.ends()
     print(table(run.recoveries()))
     stops = Counter(end.stop for end in ends)

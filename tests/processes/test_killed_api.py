@@ -37,7 +37,7 @@ async def test_after_two_kills_every_task_ends_and_no_write_is_repeated(
     async with (
         ledger.listening() as services,
         scripted_server(engine) as model,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300, trust_env=False) as client,
     ):
         client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'tasks')}"
         env = environment(tmp_path, database_url, port) | {
@@ -50,12 +50,12 @@ async def test_after_two_kills_every_task_ends_and_no_write_is_repeated(
             await until_up(client, api)
             new = [{"instruction": f"write t{n} now", "use_skills": False} for n in range(TASKS)]
             (await client.post("/v1/tasks", json={"tasks": new})).raise_for_status()
-            await until(lambda: _written(ledger, 15), 150)
+            await until(lambda: _written(ledger, 15))
         async with server(env):
-            await until(lambda: _written(ledger, 45), 150)
+            await until(lambda: _written(ledger, 45))
         async with server(env) as api:
             await until_up(client, api)
-            await until(lambda: _all_ended(client), 150)
+            await until(lambda: _all_ended(client))
             ended = await _tasks(client)
     assert len(ended) == TASKS
     _check_nothing_was_lost(ended, ledger)

@@ -86,7 +86,7 @@ class Balancer:
     async def send(self, method: str, path: str, **more: Any) -> Any:
         self.sent += 1
         try:
-            await until(lambda: bool(self._ready), 30)
+            await until(lambda: bool(self._ready))
             apis = list(self._ready.values())
             answer = await apis[self.sent % len(apis)].request(method, path, **more)
             answer.raise_for_status()
@@ -124,8 +124,7 @@ async def use(balancer: Balancer, name: str, ended: list[dict[str, Any]], stop: 
 
 async def leave(process: asyncio.subprocess.Process) -> None:
     process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(60):
-        assert await process.wait() == 0
+    assert await process.wait() == 0
 
 
 @pytest.mark.slow
@@ -151,16 +150,16 @@ async def test_a_rolling_upgrade_loses_no_task_repeats_no_write_and_refuses_no_r
 
         old = [await start("runner", OLD), await start("runner", OLD), await start("serve", OLD, old_port)]
         await stack.enter_async_context(balancer.checking(old_port, new_port))
-        await until(lambda: balancer.ready(old_port), 150)
+        await until(lambda: balancer.ready(old_port))
         load = asyncio.gather(*(use(balancer, f"t{user}", tasks, stop) for user in range(USERS)))
-        await until(lambda: len(ledger.entries) > 10, 100)
+        await until(lambda: len(ledger.entries) > 10)
         await start("runner", NEW)
         await start("serve", NEW, new_port)
-        await until(lambda: balancer.ready(new_port), 150)
+        await until(lambda: balancer.ready(new_port))
         for process in old:
             await leave(process)
         seen = len(ledger.entries)
-        await until(lambda: len(ledger.entries) > seen + 10, 100)
+        await until(lambda: len(ledger.entries) > seen + 10)
         stop.set()
         await load
         failures = [each for task in tasks for each in await failures_of(balancer, task)]
@@ -193,7 +192,7 @@ async def test_a_runner_that_drains_is_not_ready_at_once_and_lets_its_task_end(
     async with (
         ledger.listening() as services,
         scripted_server(engine) as model,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300, trust_env=False) as client,
     ):
         client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'tasks')}"
         env = environment(tmp_path, database_url, port) | OLD
@@ -201,9 +200,9 @@ async def test_a_runner_that_drains_is_not_ready_at_once_and_lets_its_task_end(
         async with sage_process("serve", env) as api, sage_process("runner", env) as runner:
             await until_up(client, api)
             answer = await client.post("/v1/tasks", json={"instruction": "write t0 now", "use_skills": False})
-            await until(lambda: len(ledger.entries) == 1, 150)
+            await until(lambda: len(ledger.entries) == 1)
             runner.send_signal(signal.SIGTERM)
-            await until(lambda: shutting_down(client), 60)
+            await until(lambda: shutting_down(client))
             assert runner.returncode is None
             engine.gate.set()
             assert await runner.wait() == 0

@@ -27,7 +27,7 @@ async def test_a_killed_and_restarted_server_still_deletes_what_its_project_does
     env = environment(tmp_path, database_url, port)
     headers = {"Authorization": f"Bearer {key}"}
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=300) as client:
         async with sage_process("serve", env) as server:
             await until_up(client, server)
             days = {"keep_tasks": 3, "keep_events": 2}
@@ -46,6 +46,6 @@ async def test_a_killed_and_restarted_server_still_deletes_what_its_project_does
                 async with committed() as session:
                     return await session.scalar(select(func.count(tables.Task.id))) == 1
 
-            await until(one_is_left, 60)
+            await until(one_is_left)
             metrics = (await client.get("/metrics")).text
             assert 'sage_retention_deleted_total{kind="tasks"} 1.0' in metrics

@@ -215,7 +215,7 @@ async def test_the_adapters_of_unfinished_tasks_are_kept_and_another_one_waits(s
 async def test_an_active_adapter_is_loaded_ahead_of_its_first_task(setup: LoaderSetup) -> None:
     await setup.release("nan", ReleaseState.ACTIVE)
     await setup.release("a", ReleaseState.ACTIVE)
-    async with setup.loader, asyncio.timeout(60):
+    async with setup.loader:
         while "a" not in await setup.loaded():  # noqa: ASYNC110  a load notifies nobody
             await asyncio.sleep(0.02)
         await setup.release("b", ReleaseState.ACTIVE)
@@ -237,7 +237,7 @@ async def test_an_active_adapter_makes_no_room_for_another_one_until_a_task_need
     limit = ROOM if reports_limit else None
     replica.capabilities = msgspec.structs.replace(replica.capabilities, max_loras=limit)
     telemetry.ADAPTERS.labels("failed").set(-1)
-    async with setup.loader as loader, asyncio.timeout(60):
+    async with setup.loader as loader:
         while (REGISTRY.get_sample_value("sage_adapters", {"state": "failed"}) or 0) < 0:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # until a round, or a swap, has ended
         assert await setup.loaded() == ["a", "b"]
@@ -265,13 +265,12 @@ async def test_an_active_adapter_that_cannot_be_loaded_is_reported_until_it_can(
         try:
             releases = [await setup.release(each, ReleaseState.ACTIVE) for each in "acc"]
             loader.wake()
-            async with asyncio.timeout(60):
-                while not await fault(loader):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-                served, *waiting = (str(each.project_id) for each in releases)
-                expected = f"tasks of projects {', '.join(sorted(waiting))} wait: there is no adapter in"
-                assert (await fault(loader)).startswith(expected)
-                assert served not in await fault(loader)
+            while not await fault(loader):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            served, *waiting = (str(each.project_id) for each in releases)
+            expected = f"tasks of projects {', '.join(sorted(waiting))} wait: there is no adapter in"
+            assert (await fault(loader)).startswith(expected)
+            assert served not in await fault(loader)
         finally:
             (tmp_path / name).rename(away)
         await setup.ask("c")
@@ -304,9 +303,8 @@ async def test_a_release_of_a_hosted_model_neither_needs_an_adapter_nor_keeps_on
     await setup.load("c")
     assert "c" in await setup.loaded()
     async with setup.loader as loader:
-        async with asyncio.timeout(60):
-            while not (found := await loader.ready()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        while not (found := await loader.ready()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
         assert "hosted" not in found, "and what can serve does"
 
 
@@ -321,6 +319,5 @@ async def test_active_adapters_are_loaded_ahead_after_the_database_was_away(
             await starving.aclose()
             await setup.release("a", ReleaseState.ACTIVE)
             loader.wake()
-            async with asyncio.timeout(60):
-                while "a" not in await setup.loaded():  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            while "a" not in await setup.loaded():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)

@@ -134,7 +134,7 @@ async def test_servers_are_notified_of_a_release_when_it_is_committed(
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []
         async with committed.begin() as session:
             await releases.activate(session, release.id)
-        notified = [notice.payload async for notice in listener.notifies(timeout=60, stop_after=2)]
+        notified = [notice.payload async for notice in listener.notifies(timeout=300, stop_after=2)]
     assert str(release.id) in notified
 
 

@@ -168,7 +168,7 @@ async def test_a_server_that_dies_during_a_swap_undoes_it_and_a_retry_succeeds_w
     with pytest.raises(EngineError):
         await pair.setup.swap("a", probe)
     assert await pair.alone(0) == []
-    await until(lambda: not pair.setup.engine.replicas[1].alive, seconds=60)
+    await until(lambda: not pair.setup.engine.replicas[1].alive)
     report = await pair.setup.swap("a", probe)
     assert [each.url for each in report.replicas] == [pair.setup.engine.urls[0]]
 
@@ -205,11 +205,10 @@ async def test_a_server_that_hangs_during_a_swap_is_ejected_and_a_retry_succeeds
         assert await engine.health()
         loader = adapters.loader(engine, pair.setup.sessions)
         pair.second.fault = freezing(pair.second, LOAD)
-        async with asyncio.timeout(120):
-            with pytest.raises(EngineError, match="does not answer"):
-                await loader.swap(adapters.names["a"], probe)
-            assert await pair.alone(0) == []
-            report = await loader.swap(adapters.names["a"], probe)
+        with pytest.raises(EngineError, match="does not answer"):
+            await loader.swap(adapters.names["a"], probe)
+        assert await pair.alone(0) == []
+        report = await loader.swap(adapters.names["a"], probe)
     assert [each.url for each in report.replicas] == [engine.urls[0]]
     assert report.absent == (engine.urls[1],)
 
@@ -220,20 +219,20 @@ async def test_a_server_that_returns_is_verified_before_it_gets_requests_and_tha
     setup = pair.setup
     async with setup.loader:
         await pair.second.down()
-        await until(lambda: not setup.engine.replicas[1].alive, seconds=60)
+        await until(lambda: not setup.engine.replicas[1].alive)
         release = await setup.release("c", ReleaseState.ACTIVE)
         assert (await setup.swap("c")).absent == (pair.second.url,)
         pair.second.fault = as_base(servers[1])
         await pair.second.up()
-        await until(lambda: "behaves like the base" in str(setup.engine.replicas[1].cause), seconds=60)
+        await until(lambda: "behaves like the base" in str(setup.engine.replicas[1].cause))
         assert not setup.engine.replicas[1].alive
         pair.second.fault = sound
-        await until(lambda: setup.engine.replicas[1].alive, seconds=60)
+        await until(lambda: setup.engine.replicas[1].alive)
         assert await pair.alone(1) == ["c"]
         await pair.second.down()
-        await until(lambda: not setup.engine.replicas[1].alive, seconds=60)
+        await until(lambda: not setup.engine.replicas[1].alive)
         await pair.second.up()  # with all that it had: this is not audited
-        await until(lambda: setup.engine.replicas[1].alive, seconds=60)
+        await until(lambda: setup.engine.replicas[1].alive)
     async with setup.sessions() as session:
         [entry] = (await audit.page(session, release.project_id, limit=10)).items
     assert (entry.release_id, entry.actor, entry.action) == (release.id, "server", AuditAction.RESTORED)
@@ -298,7 +297,7 @@ def as_base(upstream: str) -> Fault:
     async def fault(path: str, body: Any, forward: Forward) -> Reply | None:
         if path != COMPLETIONS:
             return await forward()
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
             answer = await client.post(f"{upstream}{path}", json={**body, "model": "base"})
         return answer.status_code, answer.json()
 

@@ -123,7 +123,7 @@ async def test_a_release_callback_is_called_for_an_activation_in_another_process
 ) -> None:
     called = asyncio.Event()
     release_id = await propose(api)
-    async with NotificationListener(database_url) as listener, asyncio.timeout(60):
+    async with NotificationListener(database_url) as listener:
         listener.on_release(called.set)
         await called.wait()  # callbacks are called once the connection listens
         called.clear()

@@ -302,7 +302,7 @@ async def test_a_roll_back_after_a_changed_document_keeps_it_and_rejects_the_wei
         async def is_rejected() -> bool:
             return (await watched.release(3)).state is ReleaseState.REJECTED
 
-        await until(is_rejected, 60)
+        await until(is_rejected)
     async with watched.sessions() as session:
         active = await releases.active(session, watched.project.id)
     assert (active.number, active.model, active.tools) == (4, "base", changed.tools)

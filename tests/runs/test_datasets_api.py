@@ -99,7 +99,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(api: ApiApp, tmp_path: P
             await asyncio.sleep(0.02)
         raise RuntimeError("gone")
 
-    async with served(api) as client, asyncio.timeout(60):
+    async with served(api) as client:
         with pytest.raises(RuntimeError):
             await client.post("/v1/datasets", content=breaks_off())
         while files(tmp_path):  # noqa: ASYNC110  there is no event to wait for

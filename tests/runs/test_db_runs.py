@@ -210,5 +210,5 @@ async def test_followers_of_a_run_are_notified_of_each_change(committed: Session
         ):
             async with committed.begin() as session:
                 await change(session)
-        notified = [notice.payload async for notice in listener.notifies(timeout=60, stop_after=4)]
+        notified = [notice.payload async for notice in listener.notifies(timeout=300, stop_after=4)]
     assert notified == [str(run.id)] * 4

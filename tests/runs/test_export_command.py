@@ -81,7 +81,7 @@ class Shop:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+        stdout, stderr = await process.communicate()
         return process.returncode, stdout.decode(), stderr.decode().strip().rpartition("\n")[2]
 
 

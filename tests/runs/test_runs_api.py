@@ -210,10 +210,9 @@ class StreamReader:
 
     async def until(self, *expected: str) -> None:
         """Wait until exactly these have been received since the last call."""
-        async with asyncio.timeout(60):
-            while self.received != list(expected):
-                self._news.clear()
-                await self._news.wait()
+        while self.received != list(expected):
+            self._news.clear()
+            await self._news.wait()
         self.received.clear()
 
 
@@ -237,7 +236,7 @@ async def test_a_live_stream_sends_states_and_steps_including_repeated_ones(api:
             await reader.until(str(index))
         await finish(api, run_id)
         await reader.until("done done")
-        await asyncio.wait_for(reading, 60)
+        await reading
 
 
 async def test_the_stream_ends_when_the_project_of_its_run_is_deleted(api: ApiApp) -> None:
@@ -247,5 +246,5 @@ async def test_the_stream_ends_when_the_project_of_its_run_is_deleted(api: ApiAp
         reading = asyncio.create_task(reader.read(answer.aiter_lines()))
         await reader.until("state queued")
         assert (await client.delete("/v1/projects/demo")).status_code == 204
-        await asyncio.wait_for(reading, 60)
+        await reading
     assert reader.received == []

@@ -41,9 +41,8 @@ def _state(session: ForkedSession) -> str:
 
 
 async def _until(session: ForkedSession, state: str) -> None:
-    async with asyncio.timeout(60):
-        while _state(session) != state:  # noqa: ASYNC110  there is no event
-            await asyncio.sleep(0.01)
+    while _state(session) != state:  # noqa: ASYNC110  there is no event
+        await asyncio.sleep(0.01)
 
 
 async def test_the_process_is_stopped_before_the_first_turn_and_between_turns(

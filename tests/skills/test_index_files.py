@@ -111,11 +111,10 @@ async def test_newer_files_are_opened_in_the_background_while_searches_go_on(
 
 
 async def _until_mapped(process: Library, here: UUID) -> None:
-    async with asyncio.timeout(60):
-        while process.in_memory:
-            await process.find(here, QUERY)
-            await process.refresh(here)
-            await asyncio.sleep(0.01)
+    while process.in_memory:
+        await process.find(here, QUERY)
+        await process.refresh(here)
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "manifest", "restored"])

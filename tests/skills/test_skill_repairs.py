@@ -191,7 +191,7 @@ async def test_a_skill_that_its_tasks_do_not_repair_is_retired_and_they_cannot_w
     attempt = "apis.mail.all_mails(page=0)\napis.mail.drop(page=0, id=1)"
     engine = ScriptedEngine(mail.project.tokenizer, block(attempt), DONE, block(attempt), DONE)
     async with mail.repairs(), mail.project.runner(engine):
-        await until(lambda: mail._is_decided(skill), 40)
+        await until(lambda: mail._is_decided(skill))
     shown = await mail.shown(skill)
     assert (shown["state"], shown["reason"]) == ("retired", "2 tasks did not repair it")
     assert shown["repairs"][0]["outcome"] == "retired"

@@ -105,7 +105,7 @@ async def test_skills_whose_embedding_was_cut_short_are_embedded_by_the_next_pro
         await stopped.reached.wait()
     async with committed() as session:
         assert len(await skills.without_vectors(session, "words")) == 2
-    async with Library(committed, WordEmbedder()).filling(), asyncio.timeout(60):
+    async with Library(committed, WordEmbedder()).filling():
         while True:
             async with committed() as session:
                 if not await skills.without_vectors(session, "words"):

@@ -163,7 +163,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
-            httpx.AsyncClient(verify=_tls, timeout=60) as own_client,
+            httpx.AsyncClient(verify=_tls, timeout=300) as own_client,
         ):
             yield Dependencies(
                 sessions=sessions,

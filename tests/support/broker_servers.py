@@ -17,7 +17,6 @@ from tests.support.processes import free_ports
 
 _UNPRIVILEGED = "nobody"  # where the tests run as root
 _RABBITMQ = "/usr/lib/rabbitmq/bin"  # not its wrapper in the path, which insists on a user of its own
-_START_SECONDS = 90
 
 
 class BrokerServer:
@@ -53,14 +52,12 @@ class BrokerServer:
             self._process.wait()
 
     def _await(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
         while True:
             assert self._process is not None
             assert self._process.poll() is None, "the broker ended: its log says why"
             try:
                 socket.create_connection(("127.0.0.1", self._port)).close()
             except ConnectionRefusedError:
-                assert time.monotonic() < deadline, "the broker does not start"
                 time.sleep(0.1)
             else:
                 return

@@ -89,12 +89,11 @@ class Load:
                 await stack.enter_async_context(Loop(f"{name} tasks", tick, pace, expected=(httpx.HTTPError,)))
             yield
 
-    async def settle(self, seconds: float) -> None:
+    async def settle(self) -> None:
         """Wait until all accepted tasks have ended."""
-        async with asyncio.timeout(seconds):
-            while self.pending:
-                await self._look()
-                await asyncio.sleep(_PAUSE)
+        while self.pending:
+            await self._look()
+            await asyncio.sleep(_PAUSE)
 
     async def ends(self) -> list[TaskEnd]:
         """Of all accepted tasks, once they have ended."""

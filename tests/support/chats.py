@@ -25,7 +25,7 @@ async def connected(api: ApiApp, *scopes: str, **key: Any) -> AsyncIterator[Asyn
     secret = headers["Authorization"].removeprefix("Bearer ")
     async with (
         listening_app(api.app, lifespan="off") as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=secret, timeout=30) as client,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key=secret, timeout=300) as client,
     ):
         yield client
 

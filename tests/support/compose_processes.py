@@ -16,7 +16,6 @@ from typing import Any
 from tests.support.compose_file import ROOT, read, service
 from tests.support.processes import free_ports
 
-READY_SECONDS = 200
 _EXECUTABLES = {"sage": [sys.executable, "-m", "app.cli"], "python": [sys.executable], "python3": [sys.executable]}
 
 
@@ -76,10 +75,9 @@ class ComposeProcesses:
         test = read(self.values)["services"][name]["healthcheck"]["test"]
         assert test[0] == "CMD"
         command = self.command(test[1:], port)
-        async with asyncio.timeout(READY_SECONDS):
-            while (await self._check(command)) != 0:
-                assert self.running[name].returncode is None, f"{name} ended"
-                await asyncio.sleep(0.5)
+        while (await self._check(command)) != 0:
+            assert self.running[name].returncode is None, f"{name} ended"
+            await asyncio.sleep(0.5)
 
     async def stop(self, name: str) -> float:
         """Send SIGTERM, as `docker compose stop` does, and wait. Returns the seconds it took."""

@@ -117,7 +117,7 @@ async def open_echo(transport: str) -> AsyncIterator[EchoSetup]:
         async with httpx.AsyncClient(transport=TracedTransport(service.asgi)) as client:
             yield EchoSetup(service, "http://echo.test", client)
     else:
-        async with service.listening() as server, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        async with service.listening() as server, httpx.AsyncClient(timeout=300, trust_env=False) as client:
             yield EchoSetup(service, server, client)
 
 

@@ -20,7 +20,7 @@ def engine_process(model_dir: Path, *options: str) -> Iterator[str]:
             yield line.split(" on ")[1].split()[0]
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait()
 
 
 def engine_command(*options: str) -> Sequence[str]:

@@ -96,7 +96,7 @@ async def open_evaluated_server(
     async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with (
             ForkedSandbox() as sandbox,
-            httpx.AsyncClient(timeout=60, trust_env=False) as client,
+            httpx.AsyncClient(timeout=300, trust_env=False) as client,
             NotificationListener(database_url, ping_seconds=1.0) as listener,
             DocumentReader() as document_reader,
         ):

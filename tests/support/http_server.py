@@ -21,6 +21,6 @@ async def served(
     options |= {"lifespan": "off", "timeout_graceful_shutdown": 1}
     async with (
         listening_app(api.app, **options) as url,
-        httpx.AsyncClient(base_url=url, headers=api.client.headers, timeout=60) as client,
+        httpx.AsyncClient(base_url=url, headers=api.client.headers, timeout=300) as client,
     ):
         yield client

@@ -68,11 +68,11 @@ class LedgerProject:
         async with self.sessions() as session:
             return await tasks.get(session, task_id)
 
-    async def ended(self, task_id: UUID, seconds: float = 60) -> tables.Task:
+    async def ended(self, task_id: UUID) -> tables.Task:
         async def has_ended() -> bool:
             return (await self.row(task_id)).state in TASK_END_STATES
 
-        await until(has_ended, seconds)
+        await until(has_ended)
         return await self.row(task_id)
 
     async def events(self, task_id: UUID) -> list[tuple[str, dict[str, Any]]]:
@@ -113,7 +113,6 @@ async def ledger_key(sessions: Sessions, ledger: Ledger, services: str, scope: s
         return (await keys.create(session, "test", [scope]))[1]
 
 
-async def until(holds: Callable[[], Awaitable[bool] | bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not (held if isinstance(held := holds(), bool) else await held):  # noqa: ASYNC110  there is no event
-            await asyncio.sleep(0.02)
+async def until(holds: Callable[[], Awaitable[bool] | bool]) -> None:
+    while not (held if isinstance(held := holds(), bool) else await held):  # noqa: ASYNC110  there is no event
+        await asyncio.sleep(0.02)

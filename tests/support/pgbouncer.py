@@ -61,7 +61,7 @@ def pooled(database_url: str) -> Iterator[str]:
                 ).render_as_string(hide_password=False)
             finally:
                 process.send_signal(signal.SIGTERM)
-                process.wait(60)
+                process.wait()
 
 
 def _server(url: URL) -> str:
@@ -81,13 +81,11 @@ def _hand_over(directory: Path, url: URL) -> str | None:
 
 
 def _await(port: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 60
     while True:
         assert process.poll() is None, "PgBouncer ended: its output says why"
         try:
             socket.create_connection(("127.0.0.1", port)).close()
         except ConnectionRefusedError:
-            assert time.monotonic() < deadline
             time.sleep(0.05)
         else:
             return

@@ -68,8 +68,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-async def gone(pids: Iterable[int], seconds: float = 60) -> None:
+async def gone(pids: Iterable[int]) -> None:
     """Wait until none of them is alive."""
-    async with asyncio.timeout(seconds):
-        while any(map(alive, pids)):  # noqa: ASYNC110  there is no event to wait for
-            await asyncio.sleep(0.02)
+    while any(map(alive, pids)):  # noqa: ASYNC110  there is no event to wait for
+        await asyncio.sleep(0.02)

@@ -57,7 +57,7 @@ async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tup
     async with (
         open_database(database_url, keys=TEST_KEYS, transaction_seconds=OPTIONS.lease_seconds) as database,
         ForkedSandbox(bwrap=False) as sandbox,
-        httpx.AsyncClient(timeout=60, trust_env=False) as client,
+        httpx.AsyncClient(timeout=300, trust_env=False) as client,
     ):
         agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
         library = Library(database.sessions, retrieval=query_ngram)

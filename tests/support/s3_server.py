@@ -29,12 +29,10 @@ def s3_server(bucket: str) -> Iterator[str]:
 
 
 def _answering(url: str, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    while True:
         assert process.poll() is None, "it ended instead of starting: is moto installed?"
         try:
             httpx.get(url, trust_env=False)
             return
         except httpx.TransportError:
             time.sleep(0.1)
-    raise AssertionError("no S3 server within a minute")

@@ -30,7 +30,7 @@ class SageCommand:
         return await self.ended(await self.start(command, *options, **env))
 
     async def ended(self, process: asyncio.subprocess.Process) -> CommandResult:
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await process.communicate()
         return CommandResult(process.returncode or 0, out.decode(), err.decode())
 
     async def start(self, command: str, *options: str, **env: str) -> asyncio.subprocess.Process:
@@ -44,9 +44,8 @@ class SageCommand:
 
     async def run_id(self) -> UUID:
         """The id of the newest run, once it exists."""
-        async with asyncio.timeout(60):
-            while not (listed := (await self.api.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        while not (listed := (await self.api.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         return UUID(listed[0]["id"])
 
     async def execute_run(self, *metrics: dict[str, Any], state: RunState = RunState.DONE, **how: Any) -> None:

@@ -27,10 +27,10 @@ async def dialog(shell: SageCommand, words: list[str], answers: Mapping[str, str
     seen = ""
     for question, answer in answers.items():
         while question not in seen:
-            seen += (await asyncio.wait_for(asyncio.to_thread(os.read, ours, 10_000), 60)).decode()
+            seen += (await asyncio.to_thread(os.read, ours, 10_000)).decode()
         os.write(ours, f"{answer}\n".encode())
     rest = asyncio.create_task(asyncio.to_thread(_read_all, ours))
-    code = await asyncio.wait_for(process.wait(), 60)
+    code = await process.wait()
     seen += (await rest).decode()
     os.close(ours)
     return code, seen

@@ -58,7 +58,7 @@ class WatchedProject:
         async def is_decided() -> bool:
             return (await self.release()).watched_against is None
 
-        await until(is_decided, 60)
+        await until(is_decided)
         return await self.release()
 
     async def learn(self, release_id: UUID, name: str = "greet", source: str = "x") -> UUID:

@@ -90,17 +90,14 @@ class WorkerHost:
             await asyncio.to_thread(notify_workers, open_broker(self.settings), run.id)
         return run.id
 
-    async def wait_for(
-        self, run_id: UUID, condition: Callable[[tables.TrainingRun], bool], seconds: float = 120
-    ) -> tables.TrainingRun:
+    async def wait_for(self, run_id: UUID, condition: Callable[[tables.TrainingRun], bool]) -> tables.TrainingRun:
         """Returns the run once it fulfils `condition`."""
-        async with asyncio.timeout(seconds):
-            while True:
-                async with self.sessions() as session:
-                    run = await runs.get(session, run_id)
-                if condition(run):
-                    return run
-                await asyncio.sleep(0.05)
+        while True:
+            async with self.sessions() as session:
+                run = await runs.get(session, run_id)
+            if condition(run):
+                return run
+            await asyncio.sleep(0.05)
 
     async def ended(self, run_id: UUID) -> tables.TrainingRun:
         return await self.wait_for(run_id, lambda run: run.state in ENDED)

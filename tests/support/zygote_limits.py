@@ -27,4 +27,4 @@ def set_limit(sandbox: ForkedSandbox, limit: str, value: int) -> None:
     assert sandbox._zygote is not None
     user = sandbox._zygote.uid if os.getuid() == 0 else None
     command = ["prlimit", "--pid", str(zygote_pid(sandbox)), f"--{limit}={value}:"]
-    subprocess.run(command, user=user, group=user, check=True, timeout=60)
+    subprocess.run(command, user=user, group=user, check=True)

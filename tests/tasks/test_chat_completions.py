@@ -74,7 +74,7 @@ async def test_without_the_option_a_stream_has_no_usage_and_ends_with_done(demo:
     async with (
         listening_app(demo.api.app, lifespan="off") as url,
         demo.project.runner(demo.engine()),
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=300) as client,
         client.stream("POST", "/v1/chat/completions", json=body) as response,
     ):
         lines = [line async for line in response.aiter_lines() if line.startswith("data: ")]

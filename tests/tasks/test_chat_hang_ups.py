@@ -20,7 +20,7 @@ async def test_a_client_that_hangs_up_cancels_its_task(demo: ApprovingProject, s
     body = {"model": "demo", "messages": HELLO, "stream": stream}
     async with (
         listening_app(demo.api.app, lifespan="off") as url,
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=300) as client,
     ):
         asking = asyncio.create_task(_read(client, body))
         await ended_as(demo, TaskState.ACCEPTED)
@@ -62,7 +62,7 @@ async def test_with_an_idempotency_key_the_task_goes_on_and_the_request_can_be_r
     body = {"model": "demo", "messages": HELLO, "stream": stream}
     async with (
         listening_app(demo.api.app, lifespan="off") as url,
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=300) as client,
     ):
         asking = asyncio.create_task(_read(client, body))
         await ended_as(demo, TaskState.ACCEPTED)

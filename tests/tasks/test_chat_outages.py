@@ -72,7 +72,7 @@ async def test_a_server_that_stops_cancels_the_tasks_of_its_chats_unless_they_ca
 ) -> None:
     headers = await demo.api.key("tasks") | ({"Idempotency-Key": "once"} if kept else {})
     body = {"model": "demo", "messages": HELLO}
-    async with httpx.AsyncClient(headers=headers, timeout=30) as client:
+    async with httpx.AsyncClient(headers=headers, timeout=300) as client:
         async with listening_app(demo.api.app, lifespan="off") as url:
             asking = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=body))
             await ended_as(demo, TaskState.ACCEPTED)

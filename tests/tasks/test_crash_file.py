@@ -32,7 +32,7 @@ _ENDS = {
 def test_only_an_end_by_itself_leaves_a_trace_and_it_is_told_once(tmp_path: Path) -> None:
     with every_row() as row:
         for how, (code, by_itself) in _ENDS.items():
-            subprocess.run([sys.executable, "-c", _PROCESS.format(code), tmp_path], check=False, timeout=60)
+            subprocess.run([sys.executable, "-c", _PROCESS.format(code), tmp_path], check=False)
             crashes = CrashFile(tmp_path, "another", 0.5)
             with row(how):
                 assert [crashes.ended_by_itself("it") for _ in range(2)] == [by_itself, False]

@@ -278,5 +278,5 @@ async def test_runners_are_notified_of_a_task_when_it_is_committed(committed: Se
         async with committed.begin() as session:
             await task_row(session, (await project_row(session)).id)
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []
-        notified = [notice.channel async for notice in listener.notifies(timeout=60, stop_after=1)]
+        notified = [notice.channel async for notice in listener.notifies(timeout=300, stop_after=1)]
     assert notified == [notify.TASKS]

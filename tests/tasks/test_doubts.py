@@ -169,7 +169,7 @@ async def test_what_is_in_doubt_after_kills_and_pauses_has_nearly_always_been_se
 async def _writes(ledger: Ledger, count: int) -> None:
     """Wait for so many more."""
     before = len(ledger.entries)
-    await until(lambda: len(ledger.entries) >= before + count, 60)
+    await until(lambda: len(ledger.entries) >= before + count)
 
 
 async def _lost(sessions: Sessions, task_id: UUID) -> list[Call]:

@@ -164,7 +164,7 @@ async def test_an_interrupted_task_goes_first_and_counts_once(session: AsyncSess
 async def test_a_claim_passes_over_a_project_that_another_claim_has_locked(committed: Sessions) -> None:
     async with committed.begin() as session:
         waiting = {await project_with(session, 2), await project_with(session, 2)}
-    async with committed.begin() as one, committed.begin() as two, asyncio.timeout(60):
+    async with committed.begin() as one, committed.begin() as two:
         assert {(await claim(one)).project_id, (await claim(two)).project_id} == waiting
 
 
@@ -172,7 +172,7 @@ async def test_a_task_whose_row_is_locked_is_passed_over(committed: Sessions) ->
     async with committed.begin() as session:
         project = await project_row(session)
         first, second = [(await task_row(session, project.id)).id for _ in range(2)]
-    async with committed.begin() as one, committed.begin() as two, asyncio.timeout(60):
+    async with committed.begin() as one, committed.begin() as two:
         await tasks.request_cancel(one, first)
         assert (await claim(two)).id == second
 

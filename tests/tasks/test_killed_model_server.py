@@ -37,17 +37,17 @@ async def test_a_task_survives_the_deaths_of_its_model_server(project: LedgerPro
         project.runner(RetryingEngine(engine, seconds=120, pause=0.02)),
     ):
         async with model_server(port, tmp_path):
-            await until(lambda: engine.answers, 60)
+            await until(lambda: engine.answers)
             task_id = await project.submit("write hello now")
             await until(lambda: len(ledger.entries) >= 2)
             claim = (await project.row(task_id)).owner
         await until(lambda: not engine.answers)
         async with model_server(port, tmp_path):
-            await until(lambda: engine.occupancy().in_flight > 0, 60)
+            await until(lambda: engine.occupancy().in_flight > 0)
         await until(lambda: not engine.answers)
         retried = await project.row(task_id)
         assert (retried.state, retried.owner) == (TaskState.RUNNING, claim), "it was not even handed back"
         async with model_server(port, tmp_path):
-            row = await project.ended(task_id, 60)
+            row = await project.ended(task_id)
     assert (row.state, row.attempt, row.deaths, row.failure) == (TaskState.DONE, 1, 0, None)
     assert [entry.text for entry in ledger.entries] == [f"hello {number + 1}" for number in range(WRITES)]

@@ -98,7 +98,7 @@ async def test_the_second_task_of_a_scenario_is_solved_with_the_skill_of_the_fir
             "check": "score = float(len(apis.ledger.list_entries()) > 0)",
         }
         made = (await client.post("/v1/tasks", json=body)).json()
-        events = await client.get(made["links"]["events"], timeout=60)  # ends with the task
+        events = await client.get(made["links"]["events"], timeout=300)  # ends with the task
         assert "event: done" in events.text
         solved.append((await client.get(made["links"]["self"])).json())
 

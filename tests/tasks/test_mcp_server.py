@@ -34,7 +34,7 @@ async def connected(demo: ApprovingProject, *scopes: str, mode: Any = "auto", **
     headers = await demo.api.key(*(scopes or ("admin",)), **key)
     async with (
         listening_app(demo.api.app, lifespan="off") as url,
-        httpx2.AsyncClient(headers=headers, timeout=30) as http,
+        httpx2.AsyncClient(headers=headers, timeout=300) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=mode) as client,
     ):
         yield client

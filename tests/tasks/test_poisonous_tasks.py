@@ -68,7 +68,7 @@ async def test_a_task_that_stops_its_runners_fails_and_those_beside_it_end(
     async with ledger.listening() as services:
         await submit(committed, ledger, services, *instructions)
         async with runner_processes(database_url, tmp_path, watchdog=watchdog):
-            await until(ended, 200)
+            await until(ended)
             found = await rows(committed)
             logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("*.log"))
     poisonous = found.pop(2)
@@ -105,8 +105,8 @@ async def test_a_task_whose_runners_are_killed_from_outside_ends_all_the_same(
         await submit(committed, ledger, services, "write and linger now")
         async with runner_processes(database_url, tmp_path):
             for _ in range(4):
-                await until(runs_alone, 60)
-            await until(lambda: _done(committed), 60)
+                await until(runs_alone)
+            await until(lambda: _done(committed))
     [row] = await rows(committed)
     assert (row.state, row.stop, row.deaths) == (TaskState.DONE, Stop.COMPLETED, 4)
 
@@ -123,7 +123,7 @@ async def test_the_sandbox_of_a_dead_runner_ends_with_it(
         family = descendants(first.pid)
         assert len(family) >= 1
         await submit(committed, Ledger(), "http://127.0.0.1:9", "write and burn now")
-        await gone({first.pid} | family, 60)
+        await gone({first.pid} | family)
         assert not any(map(alive, family))
 
 

@@ -59,9 +59,9 @@ async def test_after_kills_every_task_has_ended_and_no_call_was_made_twice(
         ids = await _submit(committed, ledger, server)
         for threshold in KILLED_AT:
             async with runner_process(database_url, tmp_path):
-                await until(lambda at=threshold: _reached(ledger, at), 60)  # type: ignore[misc]
+                await until(lambda at=threshold: _reached(ledger, at))  # type: ignore[misc]
         async with runner_process(database_url, tmp_path):
-            await until(lambda: _all_ended(committed, ids), 90)
+            await until(lambda: _all_ended(committed, ids))
     rows = [await _row(committed, task_id) for task_id in ids]
     written = Counter(" ".join(entry.text.split()[:2]) for entry in ledger.entries)
     assert {row.state for row in rows} == {TaskState.DONE}

@@ -147,7 +147,7 @@ async def test_a_rollout_that_has_suspended_its_task_may_go_on_to_its_end(projec
         ended.set()
 
     options = RunnerOptions(lease_seconds=0.6, poll_seconds=0.05)
-    async with Runner(project.sessions, execute, options), asyncio.timeout(20):
+    async with Runner(project.sessions, execute, options):
         await project.submit()
         await ended.wait()
 
@@ -198,9 +198,8 @@ async def test_a_defect_while_claiming_does_not_end_the_claim_loop(project: Ledg
 async def test_a_runner_that_is_woken_while_it_stops_ends(project: LedgerProject) -> None:
     """At many delays: being woken must not make it forget that it was cancelled."""
     for delay in range(40):
-        async with asyncio.timeout(20):
-            async with project.runner(ScriptedEngine(project.tokenizer, script=writing)) as runner:
-                for _ in range(delay):
-                    await asyncio.sleep(0)
-                await asyncio.sleep(0.01)
-                runner.wake()
+        async with project.runner(ScriptedEngine(project.tokenizer, script=writing)) as runner:
+            for _ in range(delay):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            runner.wake()

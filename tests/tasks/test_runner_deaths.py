@@ -187,7 +187,7 @@ async def test_a_task_that_was_dropped_is_resumed_soon_and_no_death_is_counted(p
         await executor.execute(row, owner, stop_signal)
 
     async with Runner(project.sessions, drop_once, RunnerOptions(lease_seconds=600, poll_seconds=0.1)):
-        row = await project.ended(await project.submit(), 60)
+        row = await project.ended(await project.submit())
     assert (row.state, row.deaths, dropped) == (TaskState.DONE, 0, [row.id])
 
 

@@ -108,13 +108,12 @@ async def _executed(env: dict[str, str], count: int) -> dict[str, list[str]]:
     found = dict[str, list[str]]()
     try:
         assert runner.stdout is not None
-        async with asyncio.timeout(120):
-            while len(found) < count:
-                line = (await runner.stdout.readline()).decode()
-                assert line, "the runner ended: its output says why"
-                if line.startswith("executed do "):
-                    _, _, name, _, *modules = line.split()
-                    found[name] = modules
+        while len(found) < count:
+            line = (await runner.stdout.readline()).decode()
+            assert line, "the runner ended: its output says why"
+            if line.startswith("executed do "):
+                _, _, name, _, *modules = line.split()
+                found[name] = modules
     finally:
         runner.kill()
         await runner.wait()

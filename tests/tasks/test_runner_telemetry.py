@@ -76,13 +76,13 @@ async def one_task(
             async with committed() as session:
                 return (await tasks.get(session, task.id)).state in TASK_END_STATES
 
-        await until(has_ended, 90)
+        await until(has_ended)
         yield RunnerOfOne(task.id, f"http://127.0.0.1:{port}/metrics")
 
 
 async def scraped(url: str) -> dict[str, float]:
     """The samples by name and labels."""
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
         text = (await client.get(url)).text
     return {
         f"{sample.name}{sorted(sample.labels.values())}": sample.value

@@ -186,7 +186,7 @@ async def test_a_resumed_task_still_knows_the_secrets_of_its_first_turns(project
     first = Halting(project.tokenizer, block("apis.vault.show_passwords()\nimport os\nos._exit(1)"))
     task_id = await project.submit("look into the vault")
     async with project.runner(first):
-        await asyncio.wait_for(first.halted.wait(), 60)
+        await first.halted.wait()
     engine = ScriptedEngine(project.tokenizer, block(f"apis.supervisor.complete_task(answer=['{PASSWORD}'])"))
     async with project.runner(engine):
         task = await project.ended(task_id)

@@ -61,7 +61,7 @@ async def ended(sessions: Sessions, task_id: UUID) -> tables.Task:
         async with sessions() as session:
             return (await tasks.get(session, task_id)).state in TASK_END_STATES
 
-    await until(has_ended, 120)
+    await until(has_ended)
     async with sessions() as session:
         return await tasks.get(session, task_id)
 
@@ -99,9 +99,9 @@ async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_end
         project_id = await open_project(committed, ledger, server)
         task_id = await submit(committed, project_id, "first")
         if sent:
-            await until(lambda: len(ledger.entries) == 1, 120)
+            await until(lambda: len(ledger.entries) == 1)
             stalled.send_signal(signal.SIGSTOP)
-        await until(lambda: is_stopped(stalled), 120)
+        await until(lambda: is_stopped(stalled))
         async with runner("runner_process", database_url, tmp_path / "elsewhere" if elsewhere else tmp_path):
             row = await ended(committed, task_id)
         stalled.send_signal(signal.SIGCONT)
@@ -123,7 +123,7 @@ async def test_a_call_that_a_killed_runner_had_not_sent_is_made_by_the_next_one(
     ):
         project_id = await open_project(committed, ledger, server)
         task_id = await submit(committed, project_id, "only")
-        await until(lambda: is_stopped(killed), 120)
+        await until(lambda: is_stopped(killed))
         killed.kill()
         async with runner("runner_process", database_url, tmp_path):
             row = await ended(committed, task_id)
@@ -140,7 +140,7 @@ async def test_a_runner_that_wakes_up_without_its_claim_tells_the_next_one_what_
     ):
         project_id = await open_project(committed, ledger, server)
         task_id = await submit(committed, project_id, "first")
-        await until(lambda: is_stopped(stalled), 120)
+        await until(lambda: is_stopped(stalled))
         await until(lambda: lease_expired(committed, task_id))
         async with committed.begin() as session:
             assert await queue.claim(session, "next/1", 60) is not None
@@ -170,7 +170,7 @@ async def test_a_runner_that_is_stopped_while_it_renews_a_lease_keeps_nobody_fro
     ):
         project_id = await open_project(committed, ledger, server)
         task_id = await submit(committed, project_id, "first")
-        await until(lambda: is_stopped(stalled), 120)
+        await until(lambda: is_stopped(stalled))
         async with runner("runner_process", database_url, tmp_path):
             row = await ended(committed, task_id)
         stalled.send_signal(signal.SIGCONT)
@@ -190,7 +190,7 @@ async def test_a_runner_whose_lease_expired_while_it_was_stopped_goes_on_with_th
     ):
         project_id = await open_project(committed, ledger, server)
         task_id = await submit(committed, project_id, "only")
-        await until(lambda: is_stopped(stalled), 120)
+        await until(lambda: is_stopped(stalled))
         await until(lambda: lease_expired(committed, task_id))
         stalled.send_signal(signal.SIGCONT)
         row = await ended(committed, task_id)

@@ -115,7 +115,7 @@ async def test_a_file_in_an_object_store_is_read_within_its_prefix_and_size(
     with s3_server("bucket") as url:
         for name, value in {**KEYS, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
-        async with httpx.AsyncClient(base_url=f"{url}/bucket/chats/", timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=f"{url}/bucket/chats/", timeout=300, trust_env=False) as client:
             await client.put("good.jsonl", content=CONTENT)
             await client.put("large.jsonl", content=b"x" * 1_000_001)
         prefixes = "s3://bucket/chats"

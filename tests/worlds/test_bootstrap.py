@@ -1,6 +1,5 @@
 """A miniature seed policy, built from scratch, killed on the way and resumed."""
 
-import asyncio
 import os
 import signal
 import time
@@ -61,8 +60,7 @@ def bootstrap_alone(of: SeedPlan) -> None:
 def kill_while_demonstrating(of: SeedPlan) -> None:
     process = get_context("spawn").Process(target=bootstrap_alone, args=(of,))
     process.start()
-    until = time.monotonic() + 60
-    while not (of.work / "config.json").exists() and time.monotonic() < until:
+    while process.is_alive() and not (of.work / "config.json").exists():
         time.sleep(0.05)
     time.sleep(1.0)
     os.killpg(process.pid or 0, signal.SIGKILL)
@@ -172,5 +170,5 @@ def test_a_file_is_no_place_for_a_model(tmp_path: Path, place: str) -> None:
 
 async def test_a_model_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="ended with code"):
-        async with asyncio.timeout(60), engine_process(tmp_path, "cpu"):
+        async with engine_process(tmp_path, "cpu"):
             pass

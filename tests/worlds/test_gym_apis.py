@@ -45,7 +45,7 @@ async def test_the_services_answer_over_a_real_socket() -> None:
     world = scenario.tasks[0].variables["world"]
     async with (
         listening_app(environment.worlds, lifespan="off") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
         passwords = (await client.get(f"/{world}/supervisor/passwords")).json()
         assert set(passwords) == {api.name for api in plan(scenario).apis}

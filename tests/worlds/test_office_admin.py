@@ -114,7 +114,7 @@ async def test_no_text_can_be_left_in_a_world_without_a_task(client: AsyncTestCl
 
 async def test_the_services_answer_on_a_socket_at_the_address_in_their_documents() -> None:
     with _served() as base:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             published = (await client.get(f"{base}/sites/0/supervisor/openapi.json")).json()
             server = published["servers"][0]["url"].replace("{world}", "demo")
             assert server.startswith(base)
@@ -133,4 +133,4 @@ def _served() -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(60)
+            thread.join()

@@ -51,7 +51,7 @@ async def test_skills_that_are_written_after_hostile_data_was_read_are_quarantin
         open_api_app(committed, database_url) as api,
         listening_app(api.app, lifespan="off") as url,
         listening_app(create_services("secret"), lifespan="off") as office,
-        httpx.AsyncClient(timeout=60, trust_env=False) as client,
+        httpx.AsyncClient(timeout=300, trust_env=False) as client,
     ):
         key = (await api.key("admin"))["Authorization"].removeprefix("Bearer ")
 

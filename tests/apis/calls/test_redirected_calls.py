@@ -209,7 +209,7 @@ async def test_a_read_follows_from_http_to_https_of_the_same_host() -> None:
         return httpx.Response(301, headers={"Location": f"https://{request.url.params['to']}/items"})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        caller = HttpCaller(client, timeout=5)
+        caller = HttpCaller(client, timeout=60)
         followed = await caller.send(WireRequest("GET", "http://shop.test/items?to=shop.test", {}, None))
         assert (followed.value, sent[1:]) == ([7], ["https://shop.test/items"])
         with pytest.raises(HostError, match=re.escape("another server, https://other.test/items")):

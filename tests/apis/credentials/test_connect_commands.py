@@ -62,7 +62,7 @@ async def works(shell: SageCommand, way: str) -> bool:
 async def address_of(process: asyncio.subprocess.Process) -> str:
     """The address that a command shows on standard error."""
     assert process.stderr is not None
-    while line := (await asyncio.wait_for(process.stderr.readline(), 60)).decode().strip():
+    while line := (await process.stderr.readline()).decode().strip():
         if line.startswith("http"):
             return line
     raise AssertionError("no address was shown")

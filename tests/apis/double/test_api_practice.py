@@ -93,7 +93,7 @@ class WaitingDesk(Desk):
 
     def answer(self, method: str, place: str, token: str) -> tuple[int, Json]:
         found = super().answer(method, place, token)
-        assert self.go.wait(60)
+        assert self.go.wait()
         return found
 
 

@@ -154,7 +154,7 @@ async def test_hints_that_ask_for_less_supervision_wait_for_a_person(api: ApiApp
 
 
 async def test_a_server_that_is_down_is_asked_again_later_and_keeps_its_tools(api: ApiApp) -> None:
-    async with httpx.AsyncClient(timeout=60) as client, DocumentReader() as reader:
+    async with httpx.AsyncClient(timeout=300) as client, DocumentReader() as reader:
         async with Notebook().listening() as url:
             await put(api, mcp=url)
         before = await names(api)
@@ -189,7 +189,7 @@ async def test_tries_end(api: ApiApp) -> None:
 @asynccontextmanager
 async def refreshing(api: ApiApp) -> AsyncIterator[None]:
     async with (
-        httpx.AsyncClient(timeout=60) as client,
+        httpx.AsyncClient(timeout=300) as client,
         DocumentReader() as reader,
         McpRefresh(api.sessions, client, {}, reader, pause=0.05),
     ):

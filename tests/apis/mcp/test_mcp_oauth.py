@@ -63,7 +63,7 @@ async def consent(api: ApiApp, **params: str) -> httpx.Response:
     """As a person does: open the address, consent, and come back."""
     asked = await api.client.get("/v1/apis/notes/authorize", params=params)
     assert asked.status_code == 200, asked.text
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=300) as browser:
         sent_back = (await browser.get(asked.json()["url"])).headers["location"]
     assert sent_back.startswith(CALLBACK)
     back = dict(parse_qsl(urlsplit(sent_back).query))
@@ -241,7 +241,7 @@ async def test_a_client_is_a_document_where_the_authorization_server_reads_those
             asked = await public.get("/v1/apis/notes/authorize", headers=headers)
             client_id = parse_qs(urlsplit(asked.json()["url"]).query)["client_id"]
             assert client_id == ["https://sage.test/oauth/client.json"]
-            async with httpx.AsyncClient(timeout=60) as browser:
+            async with httpx.AsyncClient(timeout=300) as browser:
                 back = (await browser.get(asked.json()["url"])).headers["location"]
             assert back.startswith("https://sage.test/oauth/callback?")
             assert "Connected" in (await public.get(back)).text

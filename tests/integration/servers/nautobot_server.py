@@ -58,7 +58,7 @@ def nautobot_server(place: Path) -> Iterator[Nautobot]:
         url = f"http://127.0.0.1:{served}"
         command = (run.program, "runserver", f"127.0.0.1:{served}", "--noreload", "--insecure", "--skip-checks")
         with server_process(command, place, f"{url}/health/", environment):
-            answer = httpx.post(f"{url}/api/users/tokens/", auth=(_USER, _PASSWORD), json={}, timeout=120)
+            answer = httpx.post(f"{url}/api/users/tokens/", auth=(_USER, _PASSWORD), json={}, timeout=300)
             assert answer.status_code == 201, answer.text
             yield Nautobot(url, answer.json()["key"])
 

@@ -121,4 +121,4 @@ async def _snapshots(tried: TriedApi, uuid: str, count: int) -> None:
         answer = (await tried.test("GET", "/watch/{uuid}/history", uuid=uuid))["answer"]
         return len(json.loads(answer)) == count
 
-    await until(taken, 60)
+    await until(taken)

@@ -64,5 +64,5 @@ async def empty(engine: HttpEngine) -> None:
 @pytest.fixture
 async def http(servers: Servers) -> AsyncIterator[httpx.AsyncClient]:
     """A plain HTTP client of the first replica."""
-    async with httpx.AsyncClient(base_url=servers[0].url, timeout=60, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=servers[0].url, timeout=300, trust_env=False) as http:
         yield http

@@ -55,5 +55,5 @@ class CountingEnvironment:
 
     @asynccontextmanager
     async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[CountingWorld]:  # noqa: ARG002
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             yield CountingWorld(task, client)

@@ -42,13 +42,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def run_team(model: Path, out: Path, *options: str) -> Outcome:
     out.mkdir()
     command = [sys.executable, "-m", "tests.support.team_learner", str(model), str(out), *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return msgspec.json.decode((out / "outcome.json").read_bytes(), type=Outcome)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_sharded_run_publishes_what_one_process_does(model: Path, tmp_path: Path) -> None:
     outcome = run_team(model, tmp_path / "shards", "--shard")
     assert outcome.sharded
@@ -71,7 +70,6 @@ def test_a_sharded_run_publishes_what_one_process_does(model: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["qwen2"], indirect=True)
 def test_shards_in_bfloat16_continue_an_adapter_as_copies_do(model: Path, tmp_path: Path) -> None:
     """The base in bfloat16 and the adapter in float32, in one group of FSDP2."""
@@ -93,7 +91,6 @@ def test_shards_in_bfloat16_continue_an_adapter_as_copies_do(model: Path, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_no_process_ever_holds_all_of_a_sharded_model(tmp_path: Path) -> None:
     """Of 463 MB in 24 layers of 18 MB each, two processes have half each, and gather a few layers at once."""
     write_model(tmp_path, layers=24, width=768)

@@ -94,7 +94,6 @@ def is_follower(command: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 async def test_an_interrupted_run_on_two_processes_ends_with_the_weights_of_one_process(
     project: TrainingProject, shard: bool
@@ -110,7 +109,6 @@ async def test_an_interrupted_run_on_two_processes_ends_with_the_weights_of_one_
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.timeout(600)
 async def test_a_run_that_loses_one_of_its_processes_fails_with_that_reason(project: TrainingProject) -> None:
     run = await RunProcesses(project, 2).interrupted(await project.job(**LOGGED), is_follower, after=1)
     assert run.state is RunState.FAILED

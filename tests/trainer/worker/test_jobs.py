@@ -38,13 +38,12 @@ async def host(opened: WorkerHost, committed: Sessions) -> WorkerHost:  # noqa: 
 
 async def test_a_worker_reports_its_environments_when_it_starts(host: WorkerHost) -> None:
     await host.worker()
-    async with asyncio.timeout(60):
-        while True:
-            async with host.sessions() as session:
-                found = await runs.installed(session)
-            if found:
-                break
-            await asyncio.sleep(0.1)
+    while True:
+        async with host.sessions() as session:
+            found = await runs.installed(session)
+        if found:
+            break
+        await asyncio.sleep(0.1)
     assert [each.name for each in found] == ["crud", "exam", "gym", "office", "practice", "strangers"]
 
 
@@ -92,7 +91,7 @@ async def test_the_end_of_the_log_is_in_the_database(host: WorkerHost, data: str
     await host.ended(run_id)
     log = (host.directory / "runs" / str(run_id) / "log").read_text()
     assert {"defect": "that was not meant", "killed": "written just before"}[data] in log
-    async with asyncio.timeout(60), host.sessions() as session:
+    async with host.sessions() as session:
         while await runs.read(session, run_id) != log:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -146,7 +145,7 @@ async def test_a_worker_that_stops_requeues_its_run_without_counting_the_attempt
     run_id = await host.queue("deaf", steps=3)
     await host.wait_for(run_id, lambda run: run.step == 2)
     worker.terminate()
-    assert await asyncio.wait_for(worker.wait(), 60) == 0
+    assert await worker.wait() == 0
     run = await host.wait_for(run_id, lambda run: run.state == RunState.QUEUED)
     assert (run.attempt, run.owner) == (0, None)
 
@@ -211,8 +210,8 @@ async def test_a_cancelled_run_ends_within_seconds_even_if_it_blocks(host: Worke
     for run_id in (kind, deaf):
         async with host.sessions.begin() as session:
             await runs.request_cancel(session, run_id)
-    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED, seconds=45)
-    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED, seconds=45)
+    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED)
+    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED)
     [[_, _, process]] = host.notes(deaf)
     await gone([int(process)])
 
@@ -243,13 +242,12 @@ async def test_the_worker_fires_schedules(host: WorkerHost) -> None:
             session, project.id, schedule.ScheduleRequest(every_hours=1 / 3600, settings=RunSettings(steps=1))
         )
     await host.worker()
-    async with asyncio.timeout(120):
-        while True:
-            async with host.sessions() as session:
-                found = (await runs.page(session, project.id, state=RunState.DONE)).items
-            if len(found) > 1:
-                break
-            await asyncio.sleep(0.1)
+    while True:
+        async with host.sessions() as session:
+            found = (await runs.page(session, project.id, state=RunState.DONE)).items
+        if len(found) > 1:
+            break
+        await asyncio.sleep(0.1)
     async with host.sessions.begin() as session:
         await schedule.remove(session, project.id)
 

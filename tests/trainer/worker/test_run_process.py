@@ -126,9 +126,8 @@ async def test_the_row_shows_how_much_is_done_while_the_run_goes_on(
 ) -> None:
     run = await queued(committed, RunSettings(steps=20))
     running = asyncio.create_task(process(PRETEND, run.id, env))
-    async with asyncio.timeout(30):
-        while (part := (await now(committed, run)).part) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    while (part := (await now(committed, run)).part) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
     assert (part["phase"], part["total"]) == ("rollouts", 20)
     assert datetime.fromisoformat(part["at"]) <= datetime.now(UTC)
     assert await running == 0

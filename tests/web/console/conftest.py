@@ -14,7 +14,7 @@ from tests.support.console_server import Console, ConsoleServer, console_server
 from tests.support.grown_console import GrownConsole, grown_console
 from tests.support.page_checks import PageWatch, check_everywhere
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -69,7 +69,7 @@ async def page(context: BrowserContext, console: ConsoleServer) -> AsyncIterator
     """A page of an administrator who is signed in."""
     await console.sign_in(context)
     opened = await context.new_page()
-    opened.set_default_timeout(15_000)
+    opened.set_default_timeout(60_000)
     watch = PageWatch(opened, console.url)
     yield opened
     assert not watch.problems, watch.problems
@@ -99,7 +99,7 @@ async def _open_page(chromium: Browser, console: Console) -> AsyncIterator[Page]
     context = await chromium.new_context(base_url=console.url, reduced_motion="reduce")
     await console.sign_in(context)
     opened = await context.new_page()
-    opened.set_default_timeout(15_000)
+    opened.set_default_timeout(60_000)
     watch = PageWatch(opened, console.url)
     yield opened
     await context.close()

@@ -26,7 +26,7 @@ async def test_calls_are_approved_and_refused(check_page: CheckPage, console: Co
         assert (await console.project.ended(first)).state == "done"
 
         second = await console.api.submit("write soap into the ledger", project="demo")
-        await expect(call).to_be_visible(timeout=15_000)  # by itself
+        await expect(call).to_be_visible()  # by itself
         await call.get_by_label("Reason").fill("no soap, please")
         await call.get_by_role("button", name="Refuse").click()
         await expect(page.get_by_role("row", name="no soap, please")).to_contain_text("refused")

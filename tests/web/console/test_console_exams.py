@@ -55,7 +55,7 @@ async def test_releases_are_examined_on_an_exam(grown_page: Page, grown: GrownCo
 
 async def test_results_are_downloaded_with_their_intervals(grown: GrownConsole) -> None:
     headers = {"Cookie": f"{grown.cookie}={await grown.session('admin')}"}
-    async with httpx.AsyncClient(base_url=grown.url, headers=headers, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=grown.url, headers=headers, timeout=300) as client:
         lines = (await client.get("/console/exams/everyday?file=csv")).text.splitlines()
     names = lines[0].split(",")
     rows = [dict(zip(names, line.split(","), strict=True)) for line in lines[1:]]

@@ -134,7 +134,7 @@ async def test_a_canary_is_ended_and_another_one_started(grown_page: Page, grown
 
 async def test_only_administrators_of_the_project_change_what_serves(grown: GrownConsole) -> None:
     other = (await grown.api.project("far away")).id
-    async with httpx.AsyncClient(base_url=grown.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=grown.url, timeout=300) as client:
         for scopes, project_id, shown, asked in (
             (["tasks"], None, 200, 403),
             (["admin"], other, 404, 404),
@@ -150,7 +150,7 @@ async def test_only_administrators_of_the_project_change_what_serves(grown: Grow
 
 async def test_charts_are_downloaded_as_numbers(grown: GrownConsole) -> None:
     headers = {"Cookie": f"{grown.cookie}={await grown.session('tasks')}"}
-    async with httpx.AsyncClient(base_url=grown.url, headers=headers, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=grown.url, headers=headers, timeout=300) as client:
         served = (await client.get("/console/releases?file=csv")).text.splitlines()
         race = (await client.get(_path(grown, 30) + "?file=race")).text.splitlines()
     assert served[0] == "release,as,since,until"

@@ -142,7 +142,7 @@ async def test_the_schedule_is_stored_and_deleted(grown_page: Page) -> None:
 
 async def test_runs_are_for_administrators_of_the_project(grown: GrownConsole) -> None:
     other = (await grown.api.project("nowhere near")).id
-    async with httpx.AsyncClient(base_url=grown.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=grown.url, timeout=300) as client:
         for scopes, project_id, status in ((["tasks"], None, 403), (["admin"], other, 404)):
             headers = {"Cookie": f"{grown.cookie}={await grown.session(*scopes, project_id=project_id)}"}
             for rest in ("", "/live", "?file=csv"):

@@ -153,7 +153,7 @@ async def test_pages_of_skills_are_for_keys_of_the_project_with_the_scope(grown:
     path = await _skill(grown)
     other = (await grown.api.project("elsewhere")).id
     change = f"/console/skills/change?move=retire&skill={path.rpartition('/')[2]}"
-    async with httpx.AsyncClient(base_url=grown.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=grown.url, timeout=300) as client:
         for scopes, project_id, status in (
             (["tasks"], None, 403),
             (["skills"], other, 404),
