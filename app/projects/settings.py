@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from app.base.errors import InvalidError
+from app.base.fields import Text
 from app.base.settings import Settings
 from app.base.values import Json
 
@@ -133,7 +134,7 @@ def is_callable_url(url: str) -> bool:
     return valid and url.isprintable() and " " not in url
 
 
-SecretName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+SecretName = Annotated[Text, msgspec.Meta(min_length=1, max_length=200)]
 
 
 _Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
@@ -329,7 +330,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     # Scoring
     verifier: Verifier | None = None
     """The server that scores tasks without a check, if there is one. They are not judged then."""
-    rubric: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] = ""
+    rubric: Annotated[Text, msgspec.Meta(max_length=10_000)] = ""
     """What a judge is told to look for in the project's tasks."""
     judge_agreement: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
     """Runs learn from a judge's scores once it certainly decides as people do in at least this share of tasks, of

@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Row, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.base.errors import ConflictError, InvalidError, NotFoundError
-from app.base.fields import columns
+from app.base.fields import Text, columns
 from app.base.values import Json, ScoreSource
 from app.db import results, tables
 from app.db.queries import ago, in_array
@@ -64,7 +64,7 @@ class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task_id: UUID
     score: Bound
-    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+    comment: Annotated[Text, msgspec.Meta(max_length=10_000)] | None = None
     scale: ScoreScale = msgspec.field(default_factory=ScoreScale)  # a default would be that of all who have one
     turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
 

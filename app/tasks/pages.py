@@ -21,7 +21,7 @@ from app.apis.approvals.routes import DECISIONS, ApprovalView, DecisionRequest, 
 from app.apis.documents.reader import DocumentReader
 from app.apis.pages import read_callable
 from app.base.errors import AppError, InvalidError, NotFoundError
-from app.base.fields import MOST, Scenario, Score
+from app.base.fields import MOST, Scenario, Score, Text
 from app.base.values import GOOD, Stop, Trajectory
 from app.db import results, tables
 from app.db.database import Sessions
@@ -55,7 +55,7 @@ _MOST_EVENTS = 20_000
 _MOST_WANTED = 30  # tasks that want feedback
 _CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
 
-_Comment = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None
+_Comment = Annotated[Text, msgspec.Meta(max_length=10_000)] | None
 After = Annotated[int, QueryParameter(ge=0)]
 LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
 
@@ -63,12 +63,12 @@ LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The filters of the page, as its form sends them."""
 
-    q: Annotated[str, msgspec.Meta(max_length=500, pattern=r"^[^\x00]*$")] | None = None
+    q: Annotated[Text, msgspec.Meta(max_length=500)] | None = None
     state: TaskState | None = None
     stop: Stop | None = None
     score: Literal["good", "bad"] | None = None
     scenario: Scenario | None = None
-    skill: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] | None = None
+    skill: Annotated[Text, msgspec.Meta(max_length=200)] | None = None
     release: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
     since: date | None = None
     until: date | None = None

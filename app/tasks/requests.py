@@ -12,28 +12,25 @@ from app.base.errors import InvalidError
 from app.base.fields import MOST, Scenario, Text, columns
 
 Instruction = Annotated[
-    str,
+    Text,
     msgspec.Meta(
         min_length=1,
         max_length=20_000,
-        pattern=r"^[^\x00]*$",
         description="what to do, in natural language",
         examples=["archive every one of my mails from iris"],
     ),
 ]
 Conversation = Annotated[
-    str,
+    Text,
     msgspec.Meta(
         max_length=20_000,
-        pattern=r"^[^\x00]*$",
         description="what was said before the instruction: the agent reads it, and skills are not searched by it",
     ),
 ]
 Check = Annotated[
-    str,
+    Text,
     msgspec.Meta(
         max_length=50_000,
-        pattern=r"^[^\x00]*$",
         description="Python that runs after the task in a sandbox of its own. It finds the task's answer in "
         "`answer` and sets `score`, a number from 0 to 1. It may make read-only calls to the same APIs: GET, "
         "HEAD, OPTIONS, and operations marked `x-safe: true` in the document, such as a log-in",
@@ -45,10 +42,9 @@ Variables = Annotated[
     msgspec.Meta(max_length=100, description="values for the server variables of the project's OpenAPI documents"),
 ]
 Principal = Annotated[
-    str,
+    Text,
     msgspec.Meta(
         max_length=200,
-        pattern=r"^[^\x00]*$",
         description="the user on whose behalf the task is carried out; default: the project itself",
         examples=["iris@example.org"],
     ),

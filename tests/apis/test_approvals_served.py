@@ -16,7 +16,6 @@ from tests.support.scripted_engine import ScriptedEngine, block, byte_tokenizer
 from tests.support.scripted_server import scripted_server
 from tests.support.webhook_receiver import SECRET, WebhookReceiver, is_signed
 
-START_SECONDS = 200  # of a runner on a loaded machine
 WRITE = block("print(apis.ledger.add_entry(text='one'))")
 
 
@@ -44,13 +43,13 @@ async def test_a_task_that_waits_outlives_its_processes_and_people_are_told_of_i
             settings = {"approvals": WRITES, "webhook": {"url": hook, "secret": SECRET}}
             (await client.patch("/v1/projects/demo", json={"settings": settings})).raise_for_status()
             (await client.post("/v1/tasks", json={"instruction": "write one"})).raise_for_status()
-            await until(lambda: receiver.count(1), START_SECONDS)
+            await until(lambda: receiver.count(1))
         async with server(env) as api:
             await until_up(client, api)
             [approval] = (await client.get("/v1/approvals?state=waiting")).json()["approvals"]
             path = f"/v1/approvals/{approval['id']}"
             (await client.post(path, json={"decision": "approve"})).raise_for_status()
-            await until(lambda: _ended(receiver), START_SECONDS)
+            await until(lambda: _ended(receiver))
             task = (await client.get(f"/v1/tasks/{approval['task_id']}")).json()
     told = {each.headers["webhook-id"]: each.event for each in receiver.received}  # a kill may repeat a message
     assert [*told.values()] == ["approval.wanted", "task.done"]

@@ -57,7 +57,7 @@ async def _soak(directory: Path, minutes: float, pace: float, warm_up: float) ->
                 await asyncio.sleep(began + 60 * (len(samples) + 1) - time.monotonic())
                 samples.append(await _sample(deployment, load) | {"minute": (time.monotonic() - began) / 60})
                 print({name: round(value, 1) for name, value in samples[-1].items()}, flush=True)
-        await load.settle(60)
+        await load.settle()
         wrong = faults(await load.ends())
     _report(samples, warm_up, {"tasks": len(load.accepted), "faults": wrong, "pace": pace})
 

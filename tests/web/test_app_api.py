@@ -117,7 +117,7 @@ async def test_metrics_sum_up_what_the_runners_report(api: ApiApp) -> None:
     assert starts >= 2
 
 
-async def test_a_runner_in_a_container_that_was_started_anew_is_no_two(api: ApiApp) -> None:
+async def test_a_runner_in_a_container_that_was_started_anew_counts_once(api: ApiApp) -> None:
     async with api.sessions.begin() as session:
         await runners.report(session, runner_report(id="a", pid_space="before", in_flight=3))
         await runners.report(session, runner_report(id="b", pid_space="after", in_flight=2))

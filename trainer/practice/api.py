@@ -7,7 +7,7 @@ is read only where the project wants it.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from app.apis.documents.reader import DocumentReader
 from app.apis.mcp.document import is_listing
 from app.apis.presentation import present
 from app.base.errors import ApiDocumentError, InvalidError
+from app.base.fields import AppName
 from app.base.files import write_atomically
 from app.base.values import Json, Task
 from app.db.database import Sessions, reading
@@ -31,7 +32,6 @@ from trainer.environment import Scenario, Split, World
 from trainer.practice.environments import Practice, PracticeEnvironment, practice_on
 from trainer.run_job import Job
 
-ApiName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}(?!\n)$")]
 _SECONDS: Final = 300.0  # of all calls for samples
 _CALL_SECONDS: Final = 30.0  # of one
 _READER_SECONDS: Final = 1_800.0  # on the clock: training may leave it little of the machine
@@ -39,7 +39,7 @@ _SAMPLES = "samples.msgpack"
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
 
-def load_environment(*, api: ApiName) -> "PracticeChoice":
+def load_environment(*, api: AppName) -> "PracticeChoice":
     """The plug-in: practice on the API of that name, by the document that the active release has of it."""
     return PracticeChoice(api)
 

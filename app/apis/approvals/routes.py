@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.approvals import store as approvals
 from app.apis.approvals.gate import ShownCall
 from app.apis.approvals.store import CallBefore
-from app.base.fields import columns
+from app.base.fields import Text, columns
 from app.base.values import Json
 from app.db import tables
 from app.db.tables import ApprovalState
@@ -29,7 +29,7 @@ class DecisionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`reason` is kept, and the agent reads it if the call is refused."""
 
     decision: Literal["approve", "refuse"]
-    reason: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^[^\x00]*$")] = ""
+    reason: Annotated[Text, msgspec.Meta(max_length=2_000)] = ""
 
 
 class ApprovalSummary(msgspec.Struct, frozen=True, kw_only=True):

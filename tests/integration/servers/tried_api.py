@@ -24,7 +24,6 @@ _OPERATION = re.compile(r"<([A-Z]+) (/[^>]*)>")
 _GIVE_UP = "apis.supervisor.complete_task(status='fail')"  # where the code before did not complete the task
 _BYTES = 20_000  # of the code of a task: each is a token
 LIMITS = RolloutLimits(turn_tokens=_BYTES, task_tokens=_BYTES)
-_TASK_SECONDS = 300
 
 
 @dataclass
@@ -81,7 +80,7 @@ class TriedApi:
         engine = ScriptedEngine(self.project.tokenizer, script=lambda _, turn: answers[turn])
         async with self.project.runner(engine, limits=LIMITS):
             task_id = await self.project.submit(step or "try it")
-            task = await self.project.ended(task_id, _TASK_SECONDS)
+            task = await self.project.ended(task_id)
         async with self.project.sessions() as session:
             trajectory = self.trajectory = await results.of_task(session, task_id)
         observed = "\n".join(turn.observation for turn in trajectory.turns)
