@@ -154,14 +154,15 @@ def rollout_environment(settings: RunSettings) -> str:
     return settings.environment
 
 
-def practised_api(settings: RunSettings) -> str:
-    """The API that the environment of a run practises on; "" where it is another one.
+def practice_option(settings: RunSettings, name: str) -> str:
+    """An option of the environment of a run, if that is practice, else "": `api` is the API that it practises on,
+    `paraphraser` the hosted model that words its lessons.
 
-    >>> practised_api(RunSettings(environment="practice?api=desk")), practised_api(RunSettings(environment="gym"))
-    ('desk', '')
+    >>> [practice_option(RunSettings(environment=each), "api") for each in ("practice?api=desk", "gym")]
+    ['desk', '']
     """
     spec = PluginSpec.parse(settings.environment)
-    return spec.options.get("api", "") if spec.name == PRACTICE else ""
+    return spec.options.get(name, "") if spec.name == PRACTICE else ""
 
 
 def release_numbers(settings: RunSettings) -> list[int]:
@@ -191,10 +192,12 @@ def check_runnable(settings: RunSettings) -> None:
     plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
-    if settings.kind is RunKind.PRACTICE and not practised_api(settings):
+    if settings.kind is RunKind.PRACTICE and not practice_option(settings, "api"):
         raise InvalidError(
             f"a run of kind practice needs an API of the project: set environment={PRACTICE}?api=NAME"
         )
+    if settings.kind is not RunKind.PRACTICE and practice_option(settings, "paraphraser"):
+        raise InvalidError("only runs of kind practice have lessons to paraphrase: leave the paraphraser out")
     _check_gate(settings)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import click
@@ -83,13 +84,18 @@ def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
 @project_option
 @click.argument("name")
 @click.option("--hours", type=float, default=RunSettings().hours, show_default=True, help="of the whole run")
+@click.option("--paraphraser", metavar="MODEL", help="a hosted model of the project that words the lessons, too")
 @click.option("--watch", is_flag=True, help="follow it to its end")
-def practice(session: "ServerSession", project: str | None, name: str, hours: float, watch: bool) -> None:
+def practice(
+    session: "ServerSession", project: str | None, name: str, hours: float, paraphraser: str | None, watch: bool
+) -> None:
     """Teach the model the API NAME on a double of it, which is made from its document.
 
     No call goes to the API, but for reads that the project allows. Interrupting the command does not stop the run.
     """
-    settings = {"kind": RunKind.PRACTICE.value, "environment": f"{PRACTICE}?api={name}", "hours": hours}
+    options = {"api": name} | ({"paraphraser": paraphraser} if paraphraser else {})
+    environment = f"{PRACTICE}?{urlencode(options)}"
+    settings = {"kind": RunKind.PRACTICE.value, "environment": environment, "hours": hours}
     run = session.server.request("POST", "/v1/training-runs", {"project": project, "settings": settings})
     if not watch:
         told = f"run {run['id']}: {run['estimate']}\nfollow it with: sage runs {run['id']} --follow"

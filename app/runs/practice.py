@@ -26,14 +26,15 @@ from app.apis.double.coverage import PracticeQuestion
 from app.apis.double.masking import samples_of
 from app.apis.double.reads import MOST_CALLS, Given, Reading, read_answers
 from app.apis.store import Comparison
-from app.base.errors import ApiDocumentError, ConflictError, InvalidError
-from app.base.run_settings import RunKind, RunSettings, practised_api, read_settings
+from app.base.errors import ApiDocumentError, ConflictError, InvalidError, NotFoundError
+from app.base.run_settings import RunKind, RunSettings, practice_option, read_settings
 from app.base.secrets import SecretValues
 from app.base.values import Json
 from app.db import tables
 from app.db.database import Sessions
 from app.db.tables import OPEN_RUNS
 from app.projects.settings import ApprovalRules
+from app.releases import hosted_models
 from app.releases.tools import ApiDocument, ProjectSecrets, trusting
 from app.runs import store as runs
 from app.runs.schedule import Serving
@@ -45,8 +46,15 @@ log = structlog.get_logger(__name__)
 
 
 async def check_practised_api(session: AsyncSession, project: tables.Project, settings: RunSettings) -> None:
-    """Raises InvalidError where the settings name practice on an API that the project lacks, or an MCP server."""
-    name = practised_api(settings)
+    """Raises InvalidError where the settings name practice on an API that the project lacks, or an MCP server, or
+    a hosted model that it lacks.
+    """
+    if model := practice_option(settings, "paraphraser"):
+        try:
+            await hosted_models.get(session, project.id, model)
+        except NotFoundError as error:
+            raise InvalidError(f"paraphraser={model}: {error}") from error
+    name = practice_option(settings, "api")
     if not name or await apis.is_documented(session, project.id, name):
         return
     documented = await apis.documented(session, project.id)

@@ -39,6 +39,7 @@ DONE: dict[str, Any] = {
             "demonstrations": 4000,
             "tried": 4100,
             "dropped": {"the task failed": 100},
+            "paraphrased": 3000,
             "supervised_steps": 300,
             "rounds": 10,
             "rolled_out": 960,
@@ -81,6 +82,11 @@ async def test_what_is_bound_to_fail_is_refused(api: ApiApp) -> None:
         ({"gate_scenarios": 0}, "too few to compare releases by"),
         ({"releases": "1"}, "releases are what a run of kind exam examines"),
         ({"kind": "exam", "environment": "practice?api=sensor"}, "no API sensor"),
+        ({"environment": "practice?api=sensors&paraphraser=wise"}, "paraphraser=wise: this project has no hosted"),
+        (
+            {"kind": "exam", "environment": "practice?api=sensors&paraphraser=wise"},
+            "only runs of kind practice have",
+        ),
     ]
     with every_row() as row:
         for settings, message in refused:
@@ -150,8 +156,12 @@ async def test_the_command_starts_a_run_and_says_what_the_hours_buy(api: ApiApp)
             "practice?api=sensors",
             6,
         )
-        refused = await shell.run("practice", "nothing")
-        assert (refused.code, "no API nothing with an OpenAPI document" in refused.err) == (6, True)
+        for arguments, message in (
+            (("nothing",), "no API nothing with an OpenAPI document"),
+            (("sensors", "--paraphraser", "wise"), "paraphraser=wise: this project has no hosted model"),
+        ):
+            refused = await shell.run("practice", *arguments)
+            assert (refused.code, message in refused.err) == (6, True)
 
 
 async def test_a_run_is_watched_to_its_end(api: ApiApp) -> None:
@@ -181,6 +191,7 @@ async def test_the_console_offers_practice_on_an_api_and_shows_what_a_run_practi
     shown = await read_page(api, f"/console/runs/{run_id}", "admin")
     for text in (
         "4,000 of 4,100 demonstrations on sensors were right",
+        "A hosted model worded the tasks of 3,000 demonstrations.",
         "What could not be practised",
         "POST /sensors/{id}/sync",
         "Learned before",

@@ -39,8 +39,10 @@ _SAMPLES = "samples.msgpack"
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
 
-def load_environment(*, api: AppName) -> "PracticeChoice":
-    """The plug-in: practice on the API of that name, by the document that the active release has of it."""
+def load_environment(*, api: AppName, paraphraser: str = "") -> "PracticeChoice":  # noqa: ARG001  of runs
+    """The plug-in: practice on the API of that name, by the document that the active release has of it. The
+    hosted model `paraphraser` words the lessons of a run of kind practice.
+    """
     return PracticeChoice(api)
 
 

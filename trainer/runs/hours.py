@@ -36,6 +36,7 @@ class Sheet(msgspec.Struct):
     demonstrations: int = 0  # kept, once all are collected
     tried: int = 0
     dropped: dict[str, int] = {}  # why others were
+    paraphrased: int = 0  # of those tried
     step_seconds: list[float] = []  # of the first supervised steps
     steps: int = 0  # supervised, once their speed is known
     taught: str = ""  # the adapter after them

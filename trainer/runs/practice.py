@@ -29,7 +29,7 @@ from app.agent.prompts import choose_profile
 from app.apis.catalog import with_builtins
 from app.base.errors import InvalidError
 from app.base.files import write_atomically
-from app.base.run_settings import RunKind, practised_api
+from app.base.run_settings import RunKind, practice_option
 from app.base.values import GOOD, Json
 from app.db.database import Sessions, reading
 from app.engine.tokenizer import ChatTokenizer
@@ -53,6 +53,7 @@ from trainer.learning.supervised import SftStep, epoch_steps
 from trainer.practice.api import keep_samples
 from trainer.practice.environments import Mix, Practice, PracticeEnvironment, RealTask, kind_of_form
 from trainer.practice.experts import load_expert
+from trainer.practice.paraphrase import Paraphraser, open_paraphraser, reworded
 from trainer.rollouts.episode import Episode, Expert, ExpertContext, open_expert
 from trainer.rollouts.groups import ChainRollout
 from trainer.run_job import Job, Result, RunProgress
@@ -92,16 +93,20 @@ _REASONS: Final = 200  # of what could not be practised that are kept
 
 
 class Demonstrations(msgspec.Struct):
-    """Those kept, of how many `tried` tasks, and why the others were dropped."""
+    """Those kept, of how many `tried` tasks, and why the others were dropped. Of so many of them a hosted model
+    changed the words.
+    """
 
     samples: list[Sample] = []
     kept: int = 0
     tried: int = 0
     dropped: dict[str, int] = {}
+    paraphrased: int = 0
 
     def add(self, other: "Demonstrations") -> None:
         self.samples += other.samples
         self.kept, self.tried = self.kept + other.kept, self.tried + other.tried
+        self.paraphrased += other.paraphrased
         self.dropped = dict(Counter(self.dropped) + Counter(other.dropped))
 
 
@@ -116,12 +121,16 @@ def read_demonstrations(directory: Path) -> tuple[Demonstrations, int]:
 def collected_demonstrations(directory: Path, sheet: Sheet) -> Demonstrations | None:
     """Those of a run that has collected all; without their samples, which fill the memory, if they were taught."""
     if sheet.taught:
-        return Demonstrations([], sheet.demonstrations, sheet.tried, sheet.dropped)
+        return Demonstrations([], sheet.demonstrations, sheet.tried, sheet.dropped, sheet.paraphrased)
     return read_demonstrations(directory)[0] if sheet.collected else None
 
 
 async def demonstrate(
-    job: Job, environment: PracticeEnvironment, may_go_on: Callable[[], bool], report: Callable[[int], object]
+    job: Job,
+    environment: PracticeEnvironment,
+    paraphraser: Paraphraser | None,
+    may_go_on: Callable[[], bool],
+    report: Callable[[int], object],
 ) -> Demonstrations:
     """Collect into the run's directory until time is up; `report` is called with the number kept.
 
@@ -130,8 +139,13 @@ async def demonstrate(
     directory = job.directory / DIRECTORY
     found, batches = read_demonstrations(directory)
     tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
-    rehearsed = open_environment(REHEARSED)
-    async with ForkedSandbox() as sandbox:
+    rehearsed, seed = open_environment(REHEARSED), job.settings.seed * MOST
+
+    def lessons(number: int) -> Sequence[Scenario]:
+        """Those of the practised API alone, of which there are so many batches before."""
+        return environment.scenarios("train", _BATCH, seed + number + number // (_EVERY - 1))
+
+    async with ForkedSandbox() as sandbox, reworded(lessons, paraphraser) as worded:
         context = ExpertContext(
             environment=environment,
             tokenizer=tokenizer,
@@ -142,10 +156,12 @@ async def demonstrate(
         known = replace(context, environment=rehearsed)
         async with load_expert(context, withheld=_WITHHELD) as own, open_expert(REHEARSED, known) as former:
             while not batches or (found.kept < MOST and may_go_on()):
-                is_former = batches % _EVERY == _EVERY - 1
-                world, expert = (rehearsed, former) if is_former else (environment, own)
-                scenarios = world.scenarios("train", _BATCH, job.settings.seed * MOST + batches)
                 batch = Demonstrations()
+                if batches % _EVERY == _EVERY - 1:
+                    expert, scenarios = former, rehearsed.scenarios("train", _BATCH, seed + batches)
+                else:
+                    expert = own
+                    scenarios, batch.paraphrased = await worded(batches - batches // _EVERY)
                 for one in await asyncio.gather(*(_play(expert, each, tokenizer) for each in scenarios)):
                     batch.add(one)
                 write_atomically(msgspec.msgpack.encode(batch), directory / f"{batches:05}.msgpack")
@@ -319,7 +335,7 @@ async def sample_api(job: Job, progress: RunProgress, sessions: Sessions) -> Non
     """Read samples of the API that the environment is a double of, if it is one, before that is opened: exams of
     releases and all training are on a double like that of practice, of which this is the first stage.
     """
-    api = practised_api(job.settings)
+    api = practice_option(job.settings, "api")
     if job.settings.kind is RunKind.PRACTICE:
         hours = _hours(job)
         with hours.stage("samples"):
@@ -341,7 +357,7 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     leave_cpus_to_serving()
     steering = Steering(job.directory, practised)
     await steering.begin(sessions, job.project_id)
-    found = await _demonstrations(job, progress, hours, practised)
+    found = await _demonstrations(job, progress, sessions, hours, practised)
     with hours.stage("supervised"):
         taught = await _taught(job, progress, hours, found, start)
         found.samples.clear()  # the memory is needed
@@ -366,7 +382,7 @@ def _hours(job: Job) -> Hours:
 
 
 async def _demonstrations(
-    job: Job, progress: RunProgress, hours: Hours, practised: PracticeEnvironment
+    job: Job, progress: RunProgress, sessions: Sessions, hours: Hours, practised: PracticeEnvironment
 ) -> Demonstrations:
     sheet = hours.sheet
     if (known := collected_demonstrations(job.directory / DIRECTORY, sheet)) is not None:
@@ -378,8 +394,10 @@ async def _demonstrations(
             hours.save()
             shown.part("demonstrations", kept, MOST)
 
-        found = await demonstrate(job, practised, hours.is_left_for_demonstrations, report)
+        async with open_paraphraser(job, sessions, practised) as paraphraser:
+            found = await demonstrate(job, practised, paraphraser, hours.is_left_for_demonstrations, report)
         sheet.demonstrations, sheet.tried, sheet.dropped = found.kept, found.tried, found.dropped
+        sheet.paraphrased = found.paraphrased
         sheet.collected = True
     return found
 
@@ -522,6 +540,7 @@ def _data(job: Job, hours: Hours, found: Demonstrations, practice: Practice) -> 
         "demonstrations": found.kept,
         "tried": found.tried,
         "dropped": found.dropped,
+        "paraphrased": found.paraphrased,
         "supervised_steps": sheet.steps,
         "rounds": sheet.rounds,
         "rolled_out": sheet.rolled_out,
