@@ -202,7 +202,7 @@ async def test_an_adapter_that_cannot_be_continued_is_refused(
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**given))
     assert message in failure
-    assert failure.startswith(("AdapterError", "InvalidError"))
+    assert failure.startswith(("UnreadableAdapterError", "InvalidError"))
     assert ADAPTER in failure
 
 
