@@ -40,6 +40,7 @@ DONE: dict[str, Any] = {
             "tried": 4100,
             "dropped": {"the task failed": 100},
             "paraphrased": 3000,
+            "paraphraser_failure": "it is out of credit",
             "supervised_steps": 300,
             "rounds": 10,
             "rolled_out": 960,
@@ -192,6 +193,7 @@ async def test_the_console_offers_practice_on_an_api_and_shows_what_a_run_practi
     for text in (
         "4,000 of 4,100 demonstrations on sensors were right",
         "A hosted model worded the tasks of 3,000 demonstrations.",
+        "The hosted model that was to word tasks failed last with: it is out of credit",
         "What could not be practised",
         "POST /sensors/{id}/sync",
         "Learned before",

@@ -37,6 +37,7 @@ class Sheet(msgspec.Struct):
     tried: int = 0
     dropped: dict[str, int] = {}  # why others were
     paraphrased: int = 0  # of those tried
+    paraphraser_failure: str = ""  # the last one
     step_seconds: list[float] = []  # of the first supervised steps
     steps: int = 0  # supervised, once their speed is known
     taught: str = ""  # the adapter after them

@@ -94,7 +94,7 @@ _REASONS: Final = 200  # of what could not be practised that are kept
 
 class Demonstrations(msgspec.Struct):
     """Those kept, of how many `tried` tasks, and why the others were dropped. Of so many of them a hosted model
-    changed the words.
+    changed the words, which failed last because of what it says.
     """
 
     samples: list[Sample] = []
@@ -102,11 +102,13 @@ class Demonstrations(msgspec.Struct):
     tried: int = 0
     dropped: dict[str, int] = {}
     paraphrased: int = 0
+    paraphraser_failure: str = ""
 
     def add(self, other: "Demonstrations") -> None:
         self.samples += other.samples
         self.kept, self.tried = self.kept + other.kept, self.tried + other.tried
         self.paraphrased += other.paraphrased
+        self.paraphraser_failure = other.paraphraser_failure or self.paraphraser_failure
         self.dropped = dict(Counter(self.dropped) + Counter(other.dropped))
 
 
@@ -121,7 +123,9 @@ def read_demonstrations(directory: Path) -> tuple[Demonstrations, int]:
 def collected_demonstrations(directory: Path, sheet: Sheet) -> Demonstrations | None:
     """Those of a run that has collected all; without their samples, which fill the memory, if they were taught."""
     if sheet.taught:
-        return Demonstrations([], sheet.demonstrations, sheet.tried, sheet.dropped, sheet.paraphrased)
+        return Demonstrations(
+            [], sheet.demonstrations, sheet.tried, sheet.dropped, sheet.paraphrased, sheet.paraphraser_failure
+        )
     return read_demonstrations(directory)[0] if sheet.collected else None
 
 
@@ -162,6 +166,7 @@ async def demonstrate(
                 else:
                     expert = own
                     scenarios, batch.paraphrased = await worded(batches - batches // _EVERY)
+                    batch.paraphraser_failure = paraphraser.failure if paraphraser is not None else ""
                 for one in await asyncio.gather(*(_play(expert, each, tokenizer) for each in scenarios)):
                     batch.add(one)
                 write_atomically(msgspec.msgpack.encode(batch), directory / f"{batches:05}.msgpack")
@@ -397,7 +402,7 @@ async def _demonstrations(
         async with open_paraphraser(job, sessions, practised) as paraphraser:
             found = await demonstrate(job, practised, paraphraser, hours.is_left_for_demonstrations, report)
         sheet.demonstrations, sheet.tried, sheet.dropped = found.kept, found.tried, found.dropped
-        sheet.paraphrased = found.paraphrased
+        sheet.paraphrased, sheet.paraphraser_failure = found.paraphrased, found.paraphraser_failure
         sheet.collected = True
     return found
 
@@ -541,6 +546,7 @@ def _data(job: Job, hours: Hours, found: Demonstrations, practice: Practice) -> 
         "tried": found.tried,
         "dropped": found.dropped,
         "paraphrased": found.paraphrased,
+        "paraphraser_failure": found.paraphraser_failure,
         "supervised_steps": sheet.steps,
         "rounds": sheet.rounds,
         "rolled_out": sheet.rolled_out,
