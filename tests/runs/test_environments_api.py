@@ -143,5 +143,5 @@ async def test_a_worker_reports_what_is_installed_and_the_command_lists_it(api: 
     assert exam.split() == ["exam", "0.1.0", 'digest=""', 'name="own-work"', 'on="recorded"']
     assert gym.split() == ["gym", "0.1.0", 'held_out="all"']
     assert office.split() == ["office", "0.1.0", "busy=0.0", 'names="fixed"', "site=null", 'wording="fixed"']
-    assert practice.split() == ["practice", "0.1.0", "api", "(required)"]
+    assert practice.split() == ["practice", "0.1.0", "api", "(required)", 'paraphraser=""']
     assert strangers.split()[:2] == ["strangers", "0.1.0"]
