@@ -1,6 +1,7 @@
 """`sage collect` as a process, against a chat endpoint: killed, resumed, and refused."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -68,8 +69,8 @@ def chat(url: str) -> str:
     return f"chat?url={url}&model={MODEL}"
 
 
-async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
-    served: tuple[str, ChatServer], tmp_path: Path
+async def test_a_collection_that_was_killed_resumes_and_asks_for_no_finished_scenario_again(
+    served: tuple[str, ChatServer], scenarios: Sequence[Scenario], tmp_path: Path
 ) -> None:
     url, server = served
     server.pause = 0.05
@@ -79,15 +80,15 @@ async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
         await asyncio.sleep(0.01)
     process.kill()
     await process.communicate()
-    done = len(journal.read_bytes().splitlines()) - 1
-    assert 2 <= done < COUNT
+    done = [json.loads(line)["index"] for line in journal.read_bytes().splitlines()[1:]]
+    assert 2 <= len(done) < COUNT
     server.pause, before = 0.0, len(server.requests)
     code, stdout, error = await collect(tmp_path / "out.jsonl", *expert(url))
     assert code == 0, error
     assert stdout == f"{tmp_path}/out.jsonl: kept 18 of 18 tasks\n"
-    assert len(server.requests) - before <= 8 * (
-        COUNT - done
-    )  # three tasks of at most three turns, the later ones of two
+    asked = {each["messages"][1]["content"].rpartition("Task: ")[2] for each in server.requests[before:]}
+    finished = {task.instruction for index in done for task in scenarios[index].tasks}
+    assert asked == {task.instruction for each in scenarios for task in each.tasks} - finished
     assert {each["temperature"] for each in server.requests} == {0.3}
     records = read_records(tmp_path / "out.jsonl")
     assert [record.about["source"] for record in records] == [chat(url)] * 18
