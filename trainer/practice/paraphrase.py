@@ -34,6 +34,7 @@ Draw = Callable[[int], Sequence[Scenario]]
 _AHEAD: Final = 8  # batches that are asked about at once
 _FAILURES: Final = 3  # in a row, after which the model is asked no more
 _TOKENS: Final = 4_000  # of one answer
+_SECONDS: Final = 120.0  # for one, and as many of retries: the lessons wait
 _MOST_CHARS: Final = 600
 _VALUES, _DEPTH = 1_000, 10  # of an answer
 _NUMBER: Final = re.compile(r"\d+")
@@ -136,7 +137,8 @@ async def open_paraphraser(
         return
     async with sessions() as session:
         row = await hosted_models.get(session, job.project_id, name)
-    opened = HostedModels.of(job.deployment).open(sessions, row.id)
+    rules = msgspec.structs.replace(HostedModels.of(job.deployment), seconds=_SECONDS)
+    opened = rules.open(sessions, row.id, _SECONDS)
     async with charged(opened, sessions, job.project_id, str(job.project_id), row.id) as model:
         yield Paraphraser(model, environment)
 
