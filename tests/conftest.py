@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -89,6 +90,13 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return "tests/web/console" if nodeid.startswith("tests/web/console/") else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """CI has an end, and hosts differ by ten times: what it has no time for says so."""
+    if item.get_closest_marker("slow") and time.time() > float(os.environ.get("SLOW_TESTS_END", "inf")):
+        pytest.skip("no time is left for slow tests on this host")
 
 
 def pytest_collection_finish() -> None:
