@@ -25,6 +25,7 @@ from app.releases.promotion import Promoter
 from app.runs.broker import worker_notifier
 from app.runs.datasets import DatasetStore
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import SessionLimits
 from app.skills.library import Library
 from app.tasks.execution import TaskExecutor
 from app.tasks.runner import Runner, RunnerOptions
@@ -42,6 +43,9 @@ from trainer.worlds.office.services import create_services
 
 TOKEN = "the token of the demo APIs"
 SCENARIOS, SITES = 2, 2
+LIMITS = RolloutLimits(  # tokens are bytes, and a machine may be slow
+    turn_tokens=2000, seconds=600, session=SessionLimits(cpu_seconds=60, wall_seconds=600)
+)
 _FIRST_SITE = 7_000_000
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _OFFER = re.compile(r"(?P<signature>(?P<name>\w+)\(.*\) -> \w+): (?P<instruction>.+)")
@@ -101,12 +105,14 @@ async def open_evaluated_server(
             DocumentReader() as document_reader,
         ):
             engine = ScriptedEngine(tokenizer, script=ExpertPolicy(_scenarios()))
-            agent = Agent(
-                engine, tokenizer, Compact(), sandbox, RolloutLimits(turn_tokens=2000)
-            )  # of one byte each
+            agent = Agent(engine, tokenizer, Compact(), sandbox, LIMITS)
             library = Library(sessions)
-            executor = TaskExecutor(sessions, agent, library, client, Settings(skills_withheld=0))
-            async with Runner(sessions, executor.execute, RunnerOptions(concurrency=4, poll_seconds=0.1)):
+            executor = TaskExecutor(
+                sessions, agent, library, client, Settings(skills_withheld=0, api_timeout_seconds=600)
+            )
+            async with Runner(
+                sessions, executor.execute, RunnerOptions(concurrency=4, poll_seconds=0.1, lease_seconds=600)
+            ):
                 yield Dependencies(
                     sessions=sessions,
                     listener=listener,
