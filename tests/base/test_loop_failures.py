@@ -6,11 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from app.base.loop import Loop, faults_by_part, running_loops
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  a loop notifies nobody
-        await asyncio.sleep(0.005)
+from tests.support.faulty_proxy import until
 
 
 async def cancel_itself() -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ import pytest
 from app.machine import supervise
 from app.machine.supervise import ChildProcess, ProcessError, Supervisor, last_error, rotate, rotation
 from tests.machine.test_supervise import SUPERVISOR_PROCESS
+from tests.support.faulty_proxy import until
 from tests.support.processes import alive, free_ports
 from tests.support.small_filesystem import fill, small_filesystem
 
@@ -68,11 +69,6 @@ async def has_reported(log: Path) -> None:
 
 def _lines(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  nothing notifies
-        await asyncio.sleep(0.02)
 
 
 async def test_a_child_that_dies_while_it_starts_is_started_again(
