@@ -61,7 +61,7 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
         create_app(service, embeddings, metrics),
         log_level="warning",
         access_log=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=125,  # longer than proxies keep connections, as the API does
         timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)

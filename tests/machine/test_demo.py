@@ -1,12 +1,9 @@
 """The demo project has the APIs that the demo services publish."""
 
-import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
-import uvicorn
 
 from app.apis import store as apis
 from app.apis.documents.protocols import parse_document
@@ -17,6 +14,7 @@ from app.projects import store as projects
 from app.releases import manifest, tools
 from app.releases import store as releases
 from app.tasks import queue
+from tests.support.listening_app import listening_app
 from tests.support.rows import LEASE, task_row
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.services import create_demo_apis
@@ -25,12 +23,8 @@ from trainer.worlds.office.services import create_demo_apis
 @pytest.fixture
 async def services() -> AsyncIterator[str]:
     app = create_demo_apis("token")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        await serving
+    async with listening_app(app, lifespan="off") as url:
+        yield url
 
 
 async def test_registering_twice_leaves_each_demo_api_once(

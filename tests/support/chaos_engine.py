@@ -56,4 +56,5 @@ class SlowEngine(ScriptedEngine):
 if __name__ == "__main__":
     tokenizer = ChatTokenizer.load(Path(sys.argv[2]))
     app = create_server(SlowEngine(tokenizer, script=script))
-    uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", ws="none", log_level="warning")
+    port = int(sys.argv[1])
+    uvicorn.run(app, port=port, lifespan="off", ws="none", log_level="warning", timeout_keep_alive=900)

@@ -83,10 +83,6 @@ class Ledger:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Serve on a socket; yields the URL.
-
-        It keeps idle connections as long as nginx does: a write that met a closed one would fail, and a busy
-        machine can hold a caller up for longer than uvicorn's 5 s.
-        """
-        async with listening_app(self.asgi, lifespan="off", timeout_keep_alive=75) as url:
+        """Serve on a socket; yields the URL."""
+        async with listening_app(self.asgi, lifespan="off") as url:
             yield url

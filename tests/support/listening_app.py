@@ -11,7 +11,11 @@ import uvicorn
 
 @asynccontextmanager
 async def listening_app(app: Any, **options: Any) -> AsyncIterator[str]:
-    """Yields its URL. `options` are uvicorn's."""
+    """Yields its URL. `options` are uvicorn's.
+
+    Idle connections are kept for as long as a test may take: uvicorn closes them after 5 s, and a caller that a
+    busy machine holds up for that long sends its next request into one that is being closed.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:  # connections queue until the server accepts
         # Connections inherit it. asyncio sets it only where the socket names its protocol: without it, each answer
         # on a kept connection waits 40 ms for the client's system to confirm its headers.
@@ -19,6 +23,7 @@ async def listening_app(app: Any, **options: Any) -> AsyncIterator[str]:
         settings: dict[str, Any] = {
             "ws": "none",
             "log_level": "critical",
+            "timeout_keep_alive": 900,
             "timeout_graceful_shutdown": 1,
             **options,
         }

@@ -78,6 +78,6 @@ def create_server(engine: ScriptedEngine) -> Litestar:
 
 @asynccontextmanager
 async def scripted_server(engine: ScriptedEngine) -> AsyncIterator[str]:
-    """Yields its URL. A busy machine can hold a caller up for longer than uvicorn keeps idle connections."""
-    async with listening_app(create_server(engine), lifespan="off", timeout_keep_alive=75) as url:
+    """Yields its URL."""
+    async with listening_app(create_server(engine), lifespan="off") as url:
         yield url

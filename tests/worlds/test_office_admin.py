@@ -1,17 +1,13 @@
 """The admin routes hand out tasks over HTTP and verify them, for the bearer of the token only."""
 
-import asyncio
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from litestar.testing import AsyncTestClient
 
+from tests.support.listening_app import listening_app
 from trainer.worlds.office.apps import Site
 from trainer.worlds.office.scenarios import draw, place_at, place_of
 from trainer.worlds.office.services import create_services
@@ -113,24 +109,11 @@ async def test_no_text_can_be_left_in_a_world_without_a_task(client: AsyncTestCl
 
 
 async def test_the_services_answer_on_a_socket_at_the_address_in_their_documents() -> None:
-    with _served() as base:
-        async with httpx.AsyncClient(timeout=300) as client:
-            published = (await client.get(f"{base}/sites/0/supervisor/openapi.json")).json()
-            server = published["servers"][0]["url"].replace("{world}", "demo")
-            assert server.startswith(base)
-            assert (await client.get(f"{server}/show_profile")).json() == {"name": "sam", "city": "oslo"}
-
-
-@contextmanager
-def _served() -> Iterator[str]:
-    """The services on a free port, in a thread, until the block ends."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(create_services("secret"), log_level="warning")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    async with (
+        listening_app(create_services("secret")) as base,
+        httpx.AsyncClient(timeout=300, trust_env=False) as client,
+    ):
+        published = (await client.get(f"{base}/sites/0/supervisor/openapi.json")).json()
+        server = published["servers"][0]["url"].replace("{world}", "demo")
+        assert server.startswith(base)
+        assert (await client.get(f"{server}/show_profile")).json() == {"name": "sam", "city": "oslo"}
