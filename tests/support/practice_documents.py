@@ -1,5 +1,5 @@
 """OpenAPI documents of different shapes, for the tests of practice: maps by id, records in records, wrapped
-bodies, cursors, embedded links, replacements only, Swagger 2.
+bodies, cursors, embedded links, replacements only, objects in records, Swagger 2.
 """
 
 from typing import Any
@@ -81,6 +81,56 @@ SENSORS = document(
     {"Sensor": {**_SENSOR, "properties": {"id": _TEXT, **_SENSOR["properties"]}}},
 )
 """A map by id without pages, flags, lists of texts, addresses, two actions that are opposite, and settings."""
+
+_ADDRESS = _object(
+    ["street", "city"], street=_TEXT, city=_TEXT, region={"type": "string", "enum": ["north", "south", "east"]}
+)
+_ALERTS = _object(
+    muted=_FLAG, every_hours={"type": "integer", "minimum": 1, "maximum": 48}, receivers=_listed(_TEXT)
+)
+_CLIENT = _object(["name", "address"], name=_TEXT, address=_ADDRESS, alerts=_ALERTS)
+_CLIENT_SHOWN = _object(
+    ["id", "name", "address"],
+    id=_WHOLE,
+    **_CLIENT["properties"],
+    visits=_object(["count"], count={**_WHOLE, "minimum": 0}, last_seen=_DAY),
+)
+_OFFICE = _object(["address"], address=_ADDRESS, hours=_object(opens=_WHOLE, public=_FLAG))
+CLIENTS = document(
+    {
+        "/clients": _operations(
+            "clients",
+            get=("listClients", _listed(_CLIENT_SHOWN)),
+            post=("createClient", _CLIENT_SHOWN, _CLIENT),
+        ),
+        "/clients/{clientId}": {
+            "parameters": [path("clientId", type="integer")],
+            **_operations(
+                "a client",
+                get=("getClient", _CLIENT_SHOWN),
+                patch=("updateClient", _CLIENT_SHOWN, {**_CLIENT, "required": []}),
+                delete=("deleteClient", None),
+            ),
+        },
+        "/office": _operations(
+            "the office", get=("getOffice", _OFFICE), patch=("setOffice", _OFFICE, {**_OFFICE, "required": []})
+        ),
+        "/branches": _operations(
+            "branches",
+            get=("listBranches", _listed(_object(["id"], id=_WHOLE, **_OFFICE["properties"]))),
+            post=("createBranch", _object(["id"], id=_WHOLE, **_OFFICE["properties"]), _OFFICE),
+        ),
+        "/branches/{branchId}": {
+            "parameters": [path("branchId", type="integer")],
+            **_operations(
+                "a branch",
+                get=("getBranch", _object(["id"], id=_WHOLE, **_OFFICE["properties"])),
+                put=("putBranch", _object(["id"], id=_WHOLE, **_OFFICE["properties"]), _OFFICE),
+            ),
+        },
+    }
+)
+"""Objects in records: needed and not, read only, of settings, and of records that are replaced as a whole."""
 
 _STEP = _object(
     ["name"],

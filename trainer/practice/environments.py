@@ -32,7 +32,7 @@ from app.apis.documents.protocols import parse_document, read_document
 from app.apis.double.meanings import Record
 from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.service import Double, Options, served_document
-from app.apis.double.shapes import flat, value_at
+from app.apis.double.shapes import flat, root_of, value_at
 from app.apis.double.state import TOP, Sampled, State, sampled
 from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.base.errors import InvalidError, NotFoundError
@@ -52,6 +52,7 @@ from trainer.practice.tasks import (
     owner_of,
     rows_of,
     scope_of,
+    value_of,
 )
 from trainer.practice.words import word
 
@@ -120,7 +121,7 @@ class Mix(msgspec.Struct):
 
     def weight(self, form: Form) -> float:
         aim = f"{form.collection}.{_AIMS.get(form.goal, 'read')}"
-        wanted = [aim, *(f"{aim}.{each}" for each in (form.field, *form.fields) if each)]
+        wanted = [aim, *(f"{aim}.{root_of(each)}" for each in (form.field, *form.fields) if each)]
         asked = max((self.asked.get(each, 0.0) for each in wanted), default=0.0)
         return (1 + (_ASKED - 1) * asked) * self._band(form)
 
@@ -422,8 +423,9 @@ class _Showing:
         form, every = self._plan.form, self._plan.practice.every
         if every[form.collection].is_alone:
             shown = [alone(every[form.collection], double) for double in self._doubles]
-            sure = {name for name in shown[0] if all(each.get(name) is not None for each in shown)}
-            return {form.collection: Shown(frozenset(shown[0]), frozenset(sure))}
+            names = list(_names_in(shown[0]))
+            sure = {each for each in names if all(value_at(one, each.split("/")) is not None for one in shown)}
+            return {form.collection: Shown(frozenset(names), frozenset(sure))}
         found = {form.collection: self._of(every[form.collection], own=True)}
         if form.through is not None and form.through.name and form.through.collection not in found:
             found[form.through.collection] = self._of(every[form.through.collection], own=False)
@@ -432,7 +434,8 @@ class _Showing:
     def _of(self, reach: Reach, *, own: bool) -> Shown:
         name, fields = reach.collection.name, [*reach.kinds, *(each.field for each in reach.collection.links)]
         records = [each for double in self._doubles for each in double.state.records[name].values()]
-        sure = {each for each in fields if all(record.fields.get(each) is not None for record in records)}
+        fields = list(dict.fromkeys(name for each in fields for name in (root_of(each), each)))
+        sure = {each for each in fields if all(value_of(record, each) is not None for record in records)}
         read = self._plan.form.through if own else None
         made = (reach.view(read.link) if read is not None and read.link is not None else None) or reach.listing
         if made is None or made.shape is None or (own and self._plan.form.goal == "create"):
@@ -447,12 +450,10 @@ class _Showing:
             rows = rows_of(double, made, known)
             if len(rows) != len(keyed):
                 raise UnfitError(f"the pages of {made.operation.name} cannot be followed to their end")
-            names |= {each for _, row in rows for each in row}
+            names |= {each for _, row in rows for each in _names_in(row)}
             for key, row in rows:
                 record = keyed.get(str(row.get(reach.collection.key, key)))
-                untrue |= {
-                    each for each in reach.kinds if record and each in row and row[each] != record.fields.get(each)
-                }
+                untrue |= _differing(reach, row, record) if record else set()
         form = self._plan.form
         asked = {form.field, *(each.field for each in form.conditions.values())} & reach.kinds.keys()
         if own and asked and (self._plan.form.by == "id" or asked - names):
@@ -468,7 +469,7 @@ class _Showing:
             for record in list(double.state.records[reach.collection.name].values())[:_ITEMS]:
                 known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
                 item = value_at(call(double, made, known, {}).value, made.shape.keys) or {}
-                found |= {each for each in reach.kinds if each in item and item[each] != record.fields.get(each)}
+                found |= _differing(reach, item, record)
         return found
 
     def _place(
@@ -487,6 +488,23 @@ class _Showing:
             keyed = {key: each for key, each in keyed.items() if belongs(each.fields.get(through), owner, reach)}
             return {made.fixed[through]: owner}, keyed
         return dict(zip(made.scopes, scope, strict=True)), keyed
+
+
+def _names_in(row: Mapping[str, Json]) -> Iterator[str]:
+    """Of its fields, and of those of objects among them."""
+    for name, each in row.items():
+        yield name
+        if isinstance(each, dict):
+            yield from (f"{name}/{inner}" for inner in each)
+
+
+def _differing(reach: Reach, shown: Mapping[str, Json], record: Record) -> set[str]:
+    """The fields that are shown otherwise than the record has them."""
+    return {
+        each
+        for each in reach.kinds.keys() & set(_names_in(shown))
+        if value_at(shown, each.split("/")) != value_of(record, each)
+    }
 
 
 class PracticeWorld:

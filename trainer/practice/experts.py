@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from app.apis.double.model import Modelled
-from app.apis.double.shapes import fields_of, flat
+from app.apis.double.shapes import flat, root_of, within
 from app.base.values import Offer
 from trainer.lessons.experts import Program, ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.practice.environments import Plan, PracticeEnvironment
@@ -119,7 +119,7 @@ class PracticeScript(ProgramScript):
         found: list[str] = []
         for name, made in self._answering():
             assert made.shape is not None  # it answers with records
-            own = {*made.shape.keys, *fields_of(flat(made.shape.item))}
+            own = {*made.shape.keys, *(part for each in within(flat(made.shape.item)) for part in each.split("/"))}
             shown = [line.partition(") -> ")[2] for line in lines if line.startswith(f"{name}(")]
             if any(f"'api_name': {name!r}" in line for line in lines):  # its whole description was shown
                 continue
@@ -146,7 +146,9 @@ class PracticeScript(ProgramScript):
         """The program for rows that have all that the document promises of records."""
         writing = self._plan.writing
         collection = writing.reach.collection
-        every = frozenset([*writing.reach.kinds, *(each.field for each in collection.links), collection.key])
+        kinds = writing.reach.kinds
+        links = (each.field for each in collection.links)
+        every = frozenset([*map(root_of, kinds), *kinds, *links, collection.key])
         shown = {name: Shown(every, every) for name in writing.shown}
         return write_program(msgspec.structs.replace(writing, shown=shown))
 

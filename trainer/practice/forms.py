@@ -16,7 +16,7 @@ import msgspec
 
 from app.apis.double.meanings import Effect, Filter
 from app.apis.double.model import HIDDEN, Collection, Link, Model, Modelled, Role
-from app.apis.double.shapes import Schema, fields_of, flat, item_shape, kind_of
+from app.apis.double.shapes import Schema, flat, item_shape, kind_of, own_name, root_of, within
 from app.apis.double.state import Sampled
 from app.apis.naming import plain, split_words
 from app.base.secrets import is_telling
@@ -182,39 +182,39 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         listed, single = self.seen.lists.get(name, {}), self.seen.items.get(name, {})
 
         def points(field: str) -> int:
+            root = root_of(field)
             return (
-                2 * (field in needed)
-                + 2 * (plain(field) in _USUAL)
-                + (field in listed)
-                + (field in single)
-                + (field in self.collection.examples)
+                2 * (root in needed)
+                + 2 * (plain(own_name(field)) in _USUAL)
+                + (root in listed)
+                + (root in single)
+                + (root in self.collection.examples)
                 + (len(split_words(field)) == 1)
             )
 
-        return sorted(fields_of(self.collection.item), key=points, reverse=True)
+        return sorted(within(self.collection.item), key=points, reverse=True)
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        """The fields that can be asked for, with what they are, those first that are likely to be."""
+        """The fields that can be asked for, with what they are, those first that are likely to be. A field of an
+        object in a record is called as in `within`.
+        """
         shown = {name for made in (*self.roles.get("list", ()), self.one("get")) for name in self.shown_by(made)}
         links = {each.field for each in self.collection.links}
         scopes = {each.parameter for each in self.collection.scopes}
-        fields = fields_of(self.collection.item)
+        fields = within(self.collection.item)
         free = ((name, fields[name]) for name in self._ranked if name in shown)
-        known = {
-            name: kind_of_field(name, schema)
-            for name, schema in free
-            if name not in links and name not in scopes and name != self.collection.key
-        }
+        others = links | scopes | {self.collection.key}
+        known = {name: kind_of_field(name, schema) for name, schema in free if root_of(name) not in others}
         return {name: kind for name, kind in known.items() if kind is not None}
 
     def shown_by(self, made: Modelled | None) -> set[str]:
         """The fields that the document promises of what an operation shows."""
-        return set() if made is None or made.shape is None else set(fields_of(flat(made.shape.item)))
+        return set() if made is None or made.shape is None else set(within(flat(made.shape.item)))
 
     def sent_by(self, made: Modelled | None) -> dict[str, Schema]:
         """The fields that an operation takes of a record."""
-        return fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
+        return within(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         return [name for name, kind in self.kinds.items() if kind in kinds]
@@ -222,15 +222,30 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def names(self) -> list[str]:
         """The texts that a record is called by, the usual first."""
-        texts = [name for name in self.of_kind("text") if is_name(fields_of(self.collection.item)[name])]
+        texts = [name for name in self.of_kind("text") if is_name(within(self.collection.item)[name])]
+        texts.sort(key=lambda each: root_of(each) != each)  # nobody calls a record by what is in an object of it
         usual = sorted((each for each in texts if plain(each) in NAMES), key=lambda each: NAMES.index(plain(each)))
         return usual[:_NAMES] or texts[:1]
 
     @cached_property
     def settable(self) -> dict[str, Schema]:
         """What a change may set."""
-        sent = self.sent_by(self.write).items()
-        return {name: each for name, each in sent if name in self.kinds and not each.get("readOnly")}
+        sent = self.sent_by(self.write)
+        return {
+            name: each
+            for name, each in sent.items()
+            if name in self.kinds
+            and not each.get("readOnly")
+            and (name == root_of(name) or self._is_sent_back(root_of(name), sent))
+        }
+
+    def _is_sent_back(self, root: str, sent: Mapping[str, Schema]) -> bool:
+        """Whether all that is read of an object in a record may be sent again, so that a change of one of its
+        fields loses no other.
+        """
+        shown = [name for name in within(self.collection.item) if name.startswith(f"{root}/")]
+        single = self.one("get") is not None and root in self.shown_by(self.one("get"))
+        return single and all(name in sent and not sent[name].get("readOnly") for name in (root, *shown))
 
     def view(self, link: Link) -> Modelled | None:
         """The list of the records that link to one."""
@@ -284,8 +299,8 @@ def kind_of_field(name: str, schema: Schema) -> Kind | None:
 
 def is_address(name: str, reach: Reach) -> bool:
     """Whether a field holds URLs."""
-    schema = flat(fields_of(reach.collection.item).get(name, {}))
-    return schema.get("format") in ("uri", "url") or bool(set(split_words(name)) & ADDRESSES)
+    schema = flat(within(reach.collection.item).get(name, {}))
+    return schema.get("format") in ("uri", "url") or bool(set(split_words(own_name(name))) & ADDRESSES)
 
 
 def is_name(schema: Schema) -> bool:
@@ -551,8 +566,9 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
     if made is None or made.body is None or made.body.shape is None:
         return
     item = flat(made.body.shape.item)
-    sent, links = fields_of(item), {each.field: each for each in reach.collection.links}
-    needed = [each for each in item.get("required", ()) if "default" not in sent.get(each, {})]
+    sent, links = within(item), {each.field: each for each in reach.collection.links}
+    required = [each for each in item.get("required", ()) if "default" not in sent.get(each, {})]
+    needed = [one for each in required for one in ([each] if each in links else _said_of(each, sent))]
     linked = [each for each in needed if each in links]
     if any(
         each not in linked and (each not in sent or kind_of_field(each, sent[each]) is None) for each in needed
@@ -571,7 +587,14 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
     if linked and throughs == [owner]:
         return
     first = _first_fields(reach, sent, [each for each in needed if each not in linked])
-    more = [each for each in reach.kinds if each in sent and each not in first and not sent[each].get("readOnly")]
+    more = [
+        each
+        for each in reach.kinds
+        if each in sent
+        and each not in first
+        and not sent[each].get("readOnly")
+        and set(_needed_beside(each, sent)) <= {each, *first}
+    ]
     for through in throughs:
         base = Form(goal="create", collection=reach.collection.name, through=through, by="id", fields=first)
         if first:
@@ -582,6 +605,21 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
             yield msgspec.structs.replace(base, fields=(*first, *two))
         if len(first) == 1 and first[0] in reach.names and reach.listing is not None and through == owner:
             yield msgspec.structs.replace(base, goal="ensure", by="text", key=first[0])
+
+
+def _said_of(name: str, sent: Mapping[str, Schema]) -> list[str]:
+    """What a task says of a field that is needed: of an object, what it needs, or else its first field."""
+    inner = [each for each in sent if each.startswith(f"{name}/")]
+    if not inner:
+        return [name]
+    askable = (each for each in inner if kind_of_field(each, sent[each]) is not None)
+    return _needed_beside(inner[0], sent) or [next(askable, name)]
+
+
+def _needed_beside(name: str, sent: Mapping[str, Schema]) -> list[str]:
+    """What the object needs that a field is in."""
+    root = root_of(name)
+    return [f"{root}/{each}" for each in flat(sent[root]).get("required", ())] if name != root else []
 
 
 def _first_fields(reach: Reach, sent: Mapping[str, Schema], needed: Sequence[str]) -> tuple[str, ...]:

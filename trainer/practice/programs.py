@@ -4,7 +4,7 @@ with a mistake that an error shows. Pure.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -12,7 +12,7 @@ import msgspec
 
 from app.apis.catalog import App, Operation
 from app.apis.double.model import Collection, Modelled
-from app.apis.double.shapes import fields_of, flat, kind_of
+from app.apis.double.shapes import fields_of, flat, kind_of, root_of
 from app.apis.naming import argument_name, singular, split_words, word_set
 from app.base.values import Json
 from trainer.lessons.experts import Program, indent
@@ -203,7 +203,7 @@ class _Program:
         form = self._form
         match form.goal:
             case "count" if form.by == "only":
-                value = f"{self._get('')}{self._item(form.field)}"
+                value = self._value(self._get(""), form.field)
                 return [], f"len({value if form.field in self._shown.sure else f'{value} or []'})", "int"
             case "count":
                 return ["count = 0", *self._each(["count += 1"])], "count", "int"
@@ -220,7 +220,7 @@ class _Program:
             case "most" | "least":
                 return self._extreme()
             case "read" if form.by in ("id", "only"):
-                value = f"{self._get(self._names.get('key', ''))}{self._item(form.field)}"
+                value = self._value(self._get(self._names.get("key", "")), form.field)
                 return [], value, self._kind(form.field)
             case "read":
                 return self._find(self._access(form.field)), "found", self._kind(form.field)
@@ -291,7 +291,7 @@ class _Program:
         field = form.field or next(iter(self._reach.model.operations[form.operation].effect.sets), "")  # type: ignore[union-attr]
         if self._reach.one("get") is None:
             return [f"shown = {key}"]
-        return [f"shown = {self._get(key)}{self._item(field)}"]
+        return [f"shown = {self._value(self._get(key), field)}"]
 
     def _write(self, key: str, row: str) -> list[str]:
         """The lines that write to the record of this key. `row` is the record, if it was read."""
@@ -304,11 +304,16 @@ class _Program:
         made = reach.write
         assert made is not None  # a form of it
         lines, new = self._new(key)
-        kept = [each for each in kept_fields(reach) if each != form.field]
+        root, _, inner = form.field.partition("/")
+        kept = [each for each in kept_fields(reach) if each != root]
+        if kept or inner:
+            lines = lines or [f"row = {row or self._get(key)}"]
+        if inner:
+            known = self._access(root) if root in self._shown.sure else f"({self._access(root)} or {{}})"
+            new = f"{{**{known}, {quoted(inner)}: {new}}}"
         if not kept:
-            return [*lines, self._call(made, self._scope(), {form.field: new}, key=key)]
+            return [*lines, self._call(made, self._scope(), {root: new}, key=key)]
         listed = ", ".join(map(quoted, kept))
-        lines = lines or [f"row = {row or self._get(key)}"]
         lines.append(f"kept = {{name: row[name] for name in ({listed},) if row.get(name) is not None}}")
         return [*lines, self._whole(made, key, new, kept)]
 
@@ -327,7 +332,7 @@ class _Program:
 
     def _whole(self, made: Modelled, key: str, new: str, kept: Sequence[str]) -> str:
         """A replacement by what was kept and one new value."""
-        operation, field = self._writing.operation(made), self._form.field
+        operation, field = self._writing.operation(made), root_of(self._form.field)
         nested = made.body is not None and made.body.shape is not None and made.body.shape.keys
         known = self._known(made, self._scope(), key)
         if nested or is_whole_body(operation):
@@ -355,7 +360,7 @@ class _Program:
         if not shown:
             return lines, own, "str"
         lines.append(f"shown = {self._get(own)}")
-        read = [f"shown.get({quoted(each)})" for each in shown]
+        read = [f"shown.get({quoted(each)})" for each in dict.fromkeys(map(root_of, shown))]
         return lines, read[0] if len(read) == 1 else f"[{', '.join(read)}]", "str"
 
     def _find(self, value: str) -> list[str]:
@@ -372,9 +377,8 @@ class _Program:
         made = target.listing
         assert made is not None  # a form of it
         scope = [self._names[f"above{at}"] for at in range(len(target.collection.scopes))]
-        test = f"if row.get({quoted(through.name)}) == {self._names['owner']}:"
-        if through.name in self._writing.shown[through.collection].sure:
-            test = f"if row[{quoted(through.name)}] == {self._names['owner']}:"
+        named = _read("row", through.name, self._writing.shown[through.collection].sure)
+        test = f"if {named} == {self._names['owner']}:"
         key = _key_of(target, self._writing.shown[through.collection], "row")
         return ["owner = None", *self._loop(target, made, scope, {}, [test, f"    owner = {key}"], {through.name})]
 
@@ -477,10 +481,10 @@ class _Program:
         return f"{known}{value} {'>' if where.test in ('more', 'after') else '<'} {wanted}"
 
     def _access(self, field: str) -> str:
-        return f"row[{quoted(field)}]" if field in self._shown.sure else f"row.get({quoted(field)})"
+        return self._value("row", field)
 
-    def _item(self, field: str) -> str:
-        return f"[{quoted(field)}]" if field in self._shown.sure else f".get({quoted(field)})"
+    def _value(self, record: str, field: str) -> str:
+        return _read(record, field, self._shown.sure)
 
     def _key(self, row: str) -> str:
         return _key_of(self._reach, self._shown, row)
@@ -551,6 +555,20 @@ class _Program:
 def quoted(name: str) -> str:
     """A name of the document as Python writes it."""
     return json.dumps(name, ensure_ascii=False)
+
+
+def _read(record: str, field: str, sure: Container[str]) -> str:
+    """The field of a record, which may lack what is not sure.
+
+    >>> _read("row", "address/city", {"address", "address/city"}), _read("row", "address/city", ())
+    ('row["address"]["city"]', '(row.get("address") or {}).get("city")')
+    """
+    root, _, inner = field.partition("/")
+    known = f"{record}[{quoted(root)}]" if root in sure else f"{record}.get({quoted(root)})"
+    if not inner:
+        return known
+    known = known if root in sure else f"({known} or {{}})"
+    return f"{known}[{quoted(inner)}]" if field in sure else f"{known}.get({quoted(inner)})"
 
 
 def _nested(fields: Mapping[str, str]) -> str:

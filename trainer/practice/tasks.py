@@ -17,7 +17,7 @@ from app.apis.double import texts
 from app.apis.double.meanings import Record
 from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.service import Answer, Double
-from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
+from app.apis.double.shapes import Schema, fields_of, flat, kind_of, own_name, root_of, value_at, within
 from app.apis.double.state import Part, State, linked, new_key, typed_key
 from app.apis.double.values import Drawer, NoValueError
 from app.apis.naming import singular, split_words, word_set
@@ -49,7 +49,7 @@ _WORDS: Final = ("draft", "urgent", "2027", "copy", "annex", "café", "north")
 
 def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
     """A value that can be said in an instruction. Raises NoValueError."""
-    inner = flat(schema)
+    inner, name = flat(schema), own_name(name)
     choices = [each for each in inner.get("enum", ()) if each is not None]
     if choices:
         return rng.choice(choices)
@@ -73,6 +73,7 @@ def _texts(schema: Schema, items: Schema, name: str, drawer: Drawer, rng: Random
 
 def draw_text(schema: Schema, name: str, drawer: Drawer, rng: Random) -> str:
     """Raises NoValueError."""
+    name = own_name(name)
     form, words = flat(schema).get("format"), split_words(name)
     is_address = form in ("uri", "url") or bool(set(words) & ADDRESSES)
     told = {form, *words[-1:], "_".join(words[-2:])} & _OWN_FORMS
@@ -201,7 +202,7 @@ def arguments(
     nest: Callable[[Mapping[str, V]], V],
 ) -> dict[str, V]:
     """What to call an operation with, by Python name: `known` are its parameters by wire name, `fields` those of
-    the record that it writes.
+    the record that it writes, as in `within`.
     """
     names = {(each.place == "body", each.wire_name): each.name for each in operation.parameters}
     found: dict[str, V] = {}
@@ -209,6 +210,7 @@ def arguments(
         if (argument := names.get((False, name)) or names.get((True, name))) is not None:
             found[argument] = value
     keys = () if made.body is None or made.body.shape is None else made.body.shape.keys
+    fields = _gathered(fields, nest)
     if fields and keys:
         fields = {keys[0]: nest(fields)}
     if fields and is_whole_body(operation):
@@ -217,6 +219,19 @@ def arguments(
         if (True, name) not in names:
             raise UnfitError(f"{operation.name} does not take {name}")
         found[names[True, name]] = value
+    return found
+
+
+def _gathered(fields: Mapping[str, V], nest: Callable[[Mapping[str, V]], V]) -> dict[str, V]:
+    """The fields of a record, those of an object in it together."""
+    found: dict[str, V] = {}
+    for name, value in fields.items():
+        root, _, inner = name.partition("/")
+        if not inner:
+            found[root] = value
+        elif root not in found:
+            own = {each.partition("/")[2]: one for each, one in fields.items() if each.startswith(f"{root}/")}
+            found[root] = nest(own)
     return found
 
 
@@ -244,12 +259,23 @@ def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by
     if how == "id":
         return [each for each in found if each.key == str(values["key"])]
     if how == "text":
-        return [each for each in found if each.fields.get(form.key) == values["key"]]
+        return [each for each in found if value_of(each, form.key) == values["key"]]
     if form.but:
-        found = [each for each in found if each.fields.get(form.but) != values.get("but")]
+        found = [each for each in found if value_of(each, form.but) != values.get("but")]
     return [
         each for each in found if all(meets(where, each, values, name) for name, where in form.conditions.items())
     ]
+
+
+def value_of(record: Record, field: str) -> Json:
+    """None where the record has no such field."""
+    return value_at(record.fields, field.split("/"))
+
+
+def _with(fields: Mapping[str, Json], field: str, value: Json) -> dict[str, Json]:
+    """The field of a record, or the object that it is in, once it has a value."""
+    root, _, inner = field.partition("/")
+    return {root: {**(fields.get(root) or {}), inner: value} if inner else value}
 
 
 def scope_of(form: Form, reach: Reach, state: State, values: Values) -> tuple[str, ...]:
@@ -264,7 +290,7 @@ def owner_of(form: Form, state: State, values: Values) -> str:
     if through is None or not through.name:
         return str(values["owner"])
     records = state.records[through.collection].values()
-    return next(each.key for each in records if each.fields.get(through.name) == values["owner"])
+    return next(each.key for each in records if value_of(each, through.name) == values["owner"])
 
 
 def belongs(value: Json, key: str, reach: Reach) -> bool:
@@ -278,7 +304,7 @@ def belongs(value: Json, key: str, reach: Reach) -> bool:
 
 
 def meets(where: Condition, record: Record, values: Values, name: str = "where") -> bool:
-    value = record.fields.get(where.field)
+    value = value_of(record, where.field)
     wanted = values.get(name) if where.flag is None else where.flag
     if value is None:
         return False
@@ -313,13 +339,13 @@ class CarriedOut:
             case "count":
                 return len(chosen)
             case "list":
-                return [each.fields[form.field] for each in chosen if each.fields.get(form.field) is not None]
+                return [value for each in chosen if (value := value_of(each, form.field)) is not None]
             case "sum":
-                return sum(each.fields.get(form.field) or 0 for each in chosen)
+                return sum(value_of(each, form.field) or 0 for each in chosen)
             case "most" | "least":
                 return self._extreme(chosen)
             case "read":
-                return self._only(chosen).fields.get(form.field)
+                return value_of(self._only(chosen), form.field)
             case "create":
                 self._create({field: self._values[field] for field in form.fields})
                 return None
@@ -332,23 +358,24 @@ class CarriedOut:
         if form.goal != "check":
             return None
         value = self._new
-        return sum(each.fields.get(form.field) == value for each in self._chosen("all"))
+        return sum(value_of(each, form.field) == value for each in self._chosen("all"))
 
     def _alone(self) -> Json:
         """What there is one of is read, or changed."""
         form, made = self._form, self._reach.write
         shown = alone(self._reach, self._double)
         if form.is_answered:
-            value = shown.get(form.field)
+            value = value_at(shown, form.field.split("/"))
             return len(value or ()) if form.goal == "count" else value
         assert made is not None  # a form of it
-        call(self._double, made, {}, self._sent(shown, self._changed(shown.get(form.field))))
+        new = self._changed(value_at(shown, form.field.split("/")))
+        call(self._double, made, {}, self._sent(shown, new))
         return None
 
     def _sent(self, fields: Mapping[str, Json], new: Json) -> Values:
         """What a change sends: the new value, and what has to be kept of a record with these fields."""
         kept = {name: fields[name] for name in kept_fields(self._reach) if fields.get(name) is not None}
-        return kept | {self._form.field: new}
+        return kept | _with(fields, self._form.field, new)
 
     @property
     def _new(self) -> Json:
@@ -373,12 +400,12 @@ class CarriedOut:
 
     def _extreme(self, chosen: Sequence[Record]) -> Json:
         form = self._form
-        known = [each for each in chosen if each.fields.get(form.field) is not None]
+        known = [each for each in chosen if value_of(each, form.field) is not None]
         if not known:
             raise UnfitError("no record has the field")
         choose = max if form.goal == "most" else min
-        best = choose(each.fields[form.field] for each in known)
-        return self._only([each for each in known if each.fields[form.field] == best]).fields.get(form.key)
+        best = choose(value_of(each, form.field) for each in known)
+        return value_of(self._only([each for each in known if value_of(each, form.field) == best]), form.key)
 
     def _create(self, fields: Values) -> None:
         made, form, reach = self._reach.one("create"), self._form, self._reach
@@ -391,7 +418,7 @@ class CarriedOut:
             schema = reach.sent_by(made).get(form.through.field, {})
             fields = {**fields, form.through.field: _linking(form, schema, owner)}
         call(self._double, made, dict(zip(made.scopes, scope, strict=True)), fields)
-        self.asked[reach.collection.name, ()] = frozenset(fields)
+        self.asked[reach.collection.name, ()] = frozenset(map(root_of, fields))
 
     def _joined(self, record: Record) -> Json:
         """The link of a record that is put into another one, or taken out."""
@@ -414,9 +441,9 @@ class CarriedOut:
                 self.asked[place] = frozenset(effect(made).sets)
             case _:
                 joins = form.goal in ("link", "unlink")
-                new = self._joined(record) if joins else self._changed(record.fields.get(form.field))
+                new = self._joined(record) if joins else self._changed(value_of(record, form.field))
                 made, fields = reach.write, self._sent(record.fields, new)
-                self.asked[place] = frozenset({form.field})
+                self.asked[place] = frozenset({root_of(form.field)})
         assert made is not None  # a form of it
         known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
         call(self._double, made, known, fields)
@@ -438,8 +465,9 @@ def alone(reach: Reach, double: Double, sets: Mapping[str, Json] = {}) -> dict[s
     found = value_at(whole, made.shape.keys)
     if not isinstance(found, dict):
         raise UnfitError(f"{made.operation.name} answers with no object")
+    for field, value in sets.items():
+        found |= _with(found, field, value)
     if sets:
-        found |= sets
         double.state.parts["/".join(made.path)] = Part(whole, whole)
     return found
 
@@ -502,7 +530,7 @@ def kept_fields(reach: Reach) -> list[str]:
     return [
         name
         for name, each in sent.items()
-        if name in known and name != reach.collection.key and not each.get("readOnly")
+        if name in known and root_of(name) == name != reach.collection.key and not each.get("readOnly")
     ]
 
 
@@ -514,7 +542,7 @@ class _Fit:
         self._reach = every[form.collection]
         self._collection = self._reach.collection
         self._drawer = Drawer(f"{double.seed} values {index}", double.model.fits)
-        self._fields = fields_of(self._collection.item)
+        self._fields = within(self._collection.item)
 
     def values(self) -> Values:
         form = self._form
@@ -678,8 +706,8 @@ class _Fit:
     def _meet(self, where: Condition, values: Values, name: str = "where") -> None:
         """Some records meet the condition, and not all."""
         records = self._in_place(values)
-        may_be_set = where.test == "is" and where.field in self._collection.given
-        known = [each for each in records if may_be_set or each.fields.get(where.field) is not None]
+        may_be_set = where.test == "is" and root_of(where.field) in self._collection.given
+        known = [each for each in records if may_be_set or value_of(each, where.field) is not None]
         if len(known) < 2:
             raise UnfitError("there are too few records to tell apart")
         self._rng.shuffle(known)
@@ -692,7 +720,7 @@ class _Fit:
         elif where.test == "has":
             values[name] = self._tell_by_text(where, yes, len(records) + 3 * self._index)
         else:
-            values[name] = self._border(where, [each.fields[where.field] for each in known])
+            values[name] = self._border(where, [value_of(each, where.field) for each in known])
         met = [each for each in records if meets(where, each, values, name)]
         if not met or len(met) == len(records):
             raise UnfitError("the condition chooses nothing, or everything")
@@ -709,10 +737,10 @@ class _Fit:
         choices = [each for each in flat(self._fields[where.field]).get("enum", ()) if each is not None]
         value = where.flag if where.flag is not None else self._rng.choice(choices)
         for each in yes:
-            each.fields[where.field] = value
+            self._put(each, where.field, value)
         others = [not value] if where.flag is not None else [each for each in choices if each != value]
         for each in no:
-            each.fields[where.field] = self._rng.choice(others)
+            self._put(each, where.field, self._rng.choice(others))
         return value
 
     def _tell_by_text(self, where: Condition, yes: Sequence[Record], number: int) -> str:
@@ -721,9 +749,9 @@ class _Fit:
         words = _HOSTS if is_host else _WORDS
         word = words[number % len(words)]
         for each in yes:
-            text = str(each.fields[where.field])
+            text = str(value_of(each, where.field))
             self._set_text(each, where.field, at_host(text, word) if is_host else f"{text} {word}")
-            if word not in str(each.fields[where.field]):
+            if word not in str(value_of(each, where.field)):
                 raise UnfitError("its texts are too short")
         return word
 
@@ -751,7 +779,7 @@ class _Fit:
             return
         if not records:
             raise UnfitError("there are no records")
-        with_field = [each for each in records if form.goal != "read" or each.fields.get(form.field) is not None]
+        with_field = [each for each in records if form.goal != "read" or value_of(each, form.field) is not None]
         meant = self._rng.choice(with_field or records)
         if form.by == "id":
             values["key"] = typed_key(self._collection.key_schema, meant.key)
@@ -761,38 +789,44 @@ class _Fit:
     def _call_it(self, meant: Record, collection: str, field: str) -> str:
         """Gives a record a name that no other has."""
         reach = self._every[collection]
-        schema, every = fields_of(reach.collection.item)[field], self._double.state.records[collection].values()
-        if field in reach.collection.given:
+        schema, every = within(reach.collection.item)[field], self._double.state.records[collection].values()
+        if root_of(field) in reach.collection.given:
             name = draw_text(schema, field, self._drawer, self._rng)
-            meant.fields[field] = name
+            self._put(meant, field, name)
             others = [each for each in every if each is not meant]
             for each in self._rng.sample(others, min(2, len(others))):
                 self._set_text(each, field, like(name, self._rng), schema)
-        called = meant.fields.get(field)
+        called = value_of(meant, field)
         if not isinstance(called, str) or called != " ".join(called.split()) or not called:
             raise UnfitError(f"its {field} cannot be said")
-        if sum(each.fields.get(field) == called for each in every) != 1:
+        if sum(value_of(each, field) == called for each in every) != 1:
             raise UnfitError(f"several records have the same {field}")
         return called
 
+    def _put(self, record: Record, field: str, value: Json) -> None:
+        root = root_of(field)
+        if root != field and record.fields.get(root) is None:
+            record.fields[root] = self._drawer.value(self._fields[root], root, f"object of {record.key}")
+        record.fields |= _with(record.fields, field, value)
+
     def _set_text(self, record: Record, field: str, text: str, schema: Schema | None = None) -> None:
         if self._drawer.fits(self._fields[field] if schema is None else schema, text):
-            record.fields[field] = text
+            self._put(record, field, text)
 
     def _unlike(self, values: Values) -> None:
         """What the task wants does not hold yet."""
         form = self._form
         if form.goal in ("add", "drop"):
             for record in chosen_records(form, self._reach, self._double.state, values):
-                record.fields[form.field] = self._list_without(values["new"])
+                self._put(record, form.field, self._list_without(values["new"]))
             return
         sets = effect(self._double.model.operations[form.operation]).sets if form.operation else {}
         if form.goal != "act":
             sets = {form.field: values["new"] if form.value is None else form.value}
         for record in chosen_records(form, self._reach, self._double.state, values):
             for field, value in sets.items():
-                if record.fields.get(field) == value:
-                    record.fields[field] = self._other(field, value)
+                if value_of(record, field) == value:
+                    self._put(record, field, self._other(field, value))
 
     def _other(self, field: str, value: Json) -> Json:
         if isinstance(value, bool):
@@ -825,7 +859,7 @@ class _Fit:
 
     def _tell_apart(self, values: Values) -> None:
         chosen = chosen_records(self._form, self._reach, self._double.state, values)
-        if len({str(each.fields.get(self._form.key)) for each in chosen}) != len(chosen) or len(chosen) < 2:
+        if len({str(value_of(each, self._form.key)) for each in chosen}) != len(chosen) or len(chosen) < 2:
             raise UnfitError("its records cannot be told apart")
 
     def _in_place(self, values: Values) -> list[Record]:

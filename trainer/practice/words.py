@@ -10,7 +10,7 @@ from typing import Final
 from app.apis import naming
 from app.apis.double.meanings import participle
 from app.apis.double.model import Collection, Home, Modelled
-from app.apis.double.shapes import fields_of
+from app.apis.double.shapes import own_name, root_of, within
 from app.apis.naming import singular, split_words
 from app.base.values import Json
 from trainer.environment import Split
@@ -22,6 +22,7 @@ _SYNONYMS: Final = 2
 _TOLD: Final = 4  # words of a description that are a name
 _IN_FRONT: Final = 0.4  # of conditions on a flag are said in front of the noun
 _TOLD_ANYWAY: Final = 0.3  # of places that nobody has to be told
+_SAID_ALONE: Final = 0.5  # of fields of objects, if no other is called the same
 _ASKED: Final = 0.7  # of questions about a flag are answered by yes or no
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
@@ -437,10 +438,12 @@ def _path_words(collection: Collection) -> list[str]:
 
 def prose(field: str, reach: Reach, rng: Random) -> str:
     """What a field is called: by its name, or by a description that is hardly longer."""
-    words = split_words(field)
+    own = own_name(field)
+    others = any(each != field and own in each.split("/") for each in within(reach.collection.item))
+    words = split_words(own if own != field and not others and rng.random() < _SAID_ALONE else field)
     if reach.kinds.get(field) == "date" and len(words) > 1 and words[-1] in _AT:
         words = [*words[:-1], "date"]
-    described = fields_of(reach.collection.item).get(field, {}).get("description")
+    described = within(reach.collection.item).get(field, {}).get("description")
     told = str(described or "").strip().rstrip(".")
     short = re.fullmatch(r"(?:the |a |an )?([\w -]+?)(?: of (?:the|a|an) [\w -]+)?", told, re.IGNORECASE)
     if short and len(short[1].split()) <= _TOLD and set(split_words(short[1])) & set(words) and rng.random() < 0.5:
@@ -641,7 +644,8 @@ class _Wording:
 
     def _called(self, reach: Reach, field: str, value: Json) -> str:
         """A record by a text: whose text it is goes without saying of its name alone."""
-        frames = BY[self._split] if field not in reach.names[:1] else ONE[self._split]
+        is_its_name = field in reach.names[:1] and root_of(field) == field
+        frames = ONE[self._split] if is_its_name else BY[self._split]
         own, many = noun(reach.collection), nouns(reach.collection)
         return self._choose(frames).format(noun=own, nouns=many, by=prose(field, reach, self._rng), value=value)
 
@@ -775,7 +779,8 @@ def is_adjective(field: str) -> bool:
     [True, True, True, False]
     """
     words = [each for each in split_words(field) if each not in ("is", "has")] or [""]
-    return len(words) < 3 and (words[-1].endswith(("ed", "able", "ible")) or words[-1] in _ADJECTIVES)
+    is_one = words[-1].endswith(("ed", "able", "ible")) or words[-1] in _ADJECTIVES
+    return is_one and len(words) < 3 and root_of(field) == field
 
 
 def _flag(field: str) -> str:

@@ -86,6 +86,29 @@ def fields_of(schema: Schema) -> dict[str, Schema]:
     return {name: each for name, each in found.items() if isinstance(each, dict)} if found else {}
 
 
+def within(schema: Schema) -> dict[str, Schema]:
+    """The properties of a flat schema, and after each object those that it has, as `address/city`.
+
+    >>> list(within({"properties": {"name": {}, "address": {"properties": {"city": {}, "a/b": {}}}}}))
+    ['name', 'address', 'address/city']
+    """
+    found: dict[str, Schema] = {}
+    for name, each in fields_of(schema).items():
+        inner = fields_of(flat(each)) if "/" not in name else {}
+        found |= {name: each} | {f"{name}/{own}": of for own, of in inner.items() if "/" not in own}
+    return found
+
+
+def root_of(field: str) -> str:
+    """The property that a field of `within` is, or is in."""
+    return field.partition("/")[0]
+
+
+def own_name(field: str) -> str:
+    """What a field of `within` is called where it is."""
+    return field.rpartition("/")[2]
+
+
 def is_nullable(schema: Schema) -> bool:
     kinds = schema.get("type")
     if isinstance(kinds, list) and "null" in kinds:

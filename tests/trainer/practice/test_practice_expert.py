@@ -22,6 +22,7 @@ from trainer.rollouts.episode import Episode, ExpertContext
 
 DOCUMENTS = {
     "desk": DESK,
+    "clients": practice_documents.CLIENTS,
     "sensors": practice_documents.SENSORS,
     "steps": practice_documents.STEPS,
     "press": practice_documents.PRESS,
