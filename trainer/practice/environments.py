@@ -304,8 +304,7 @@ class Practice:
 
     def _plan(self, key: Key) -> Plan:
         """Raises NothingToPractiseError."""
-        rng = Random(f"practice {key.split} {key.seed} {key.twin} form")
-        left = self.forms[key.split]
+        rng, left = key.random("form"), self.forms[key.split]
         if key.twin:
             own = self.plan_of(Key(key.split, key.seed, 0)).form
             near = contrasts(own, left)
@@ -322,6 +321,10 @@ class Practice:
                 return plan
             left = [each for each in left if each is not form]
         raise NothingToPractiseError(self.nothing())
+
+    def first_form(self, key: Key) -> Form:
+        """What a scenario is of, unless that does not fit its records. It costs a fraction of the scenario."""
+        return self._draw_form(self.forms[key.split], key.random("form"))
 
     def _draw_form(self, forms: Sequence[Form], rng: Random) -> Form:
         """By goal, by collection, by how records are named and then by likelihood, so that none drowns in the many
@@ -567,7 +570,7 @@ class PracticeEnvironment:
         at = rng.random()
         if split != "train" or self.mix == Mix():
             return drawn[0]
-        weights = [self.mix.weight(self.practice.plan_of(Key(split, each, 0)).form) for each in drawn]
+        weights = [self.mix.weight(self.practice.first_form(Key(split, each, 0))) for each in drawn]
         return drawn[bisect([*accumulate(weights)], at * sum(weights), hi=_CHOICES - 1)]
 
     @asynccontextmanager

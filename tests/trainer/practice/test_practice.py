@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -85,7 +85,7 @@ async def test_the_program_solves_every_task_and_doing_nothing_none(
     with every_row() as row:
         for name, environment in environments.items():
             for split in SPLITS:
-                for scenario in environment.scenarios(split, COUNT // 2, seed=5):
+                for scenario in environment.scenarios(split, COUNT // 3, seed=5):
                     own = plan(environment, scenario)
                     with row(f"{name} {split} {own.form.name}"):
                         for index, task in enumerate(scenario.tasks):
@@ -239,13 +239,15 @@ async def test_lists_and_what_there_is_one_of_are_read_and_changed(
     await every_task_is_solved(asked, "sensors", sandbox)
 
 
-async def every_task_is_solved(forms: Iterable[Form], name: str, sandbox: Sandbox) -> None:
-    """In all splits, and doing nothing solves none."""
+async def every_task_is_solved(
+    forms: Iterable[Form], name: str, sandbox: Sandbox, splits: Sequence[Split] = SPLITS
+) -> None:
+    """And doing nothing solves none."""
     with every_row() as row:
         for form in forms:
             alone = PracticeEnvironment(practice_on(name, DOCUMENTS[name]))
             alone.practice.forms = {key: [form] for key in SPLITS}
-            for split in SPLITS:
+            for split in splits:
                 [scenario] = alone.scenarios(split, 1, seed=5)
                 with row(f"{split} {form.name}"):
                     for index, task in enumerate(scenario.tasks):
@@ -274,7 +276,7 @@ async def test_fields_of_objects_in_records_are_asked_for(
     assert not [each for _, each in changed if each.startswith("visits/")], "no operation takes them"
     created = {each.fields[:3] for each in inner if each.goal == "create" and each.collection == "clients"}
     assert created == {("name", "address/street", "address/city")}, "what a new client needs"
-    await every_task_is_solved(kinds.values(), "clients", sandbox)
+    await every_task_is_solved(kinds.values(), "clients", sandbox, ("train",))
 
 
 async def test_a_change_in_an_object_keeps_its_other_fields(
