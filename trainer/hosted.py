@@ -8,8 +8,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from secrets import token_hex
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from trainer.rollouts.episode import GROUP, OpenModel
 GroupSize = Annotated[int, msgspec.Meta(ge=1, le=32)]
 MaxTokens = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+T = TypeVar("T")
 _REMEDIES = Remedies(
     key="name the variable that holds a good one with the option key_env",
     model="correct the option model or url",
@@ -122,14 +124,7 @@ class HostedJudge(msgspec.Struct, frozen=True, kw_only=True):
         """
         async with sessions() as session:
             entry = await hosted_models.get(session, project_id, self.model)
-        rules = msgspec.structs.replace(HostedModels.of(deployment), seconds=self.timeout)
-
-        @asynccontextmanager
-        async def open_model() -> AsyncIterator[ChatModel]:
-            opened = rules.open(sessions, entry.id, patience=0)
-            async with charged(opened, sessions, project_id, str(project_id), entry.id) as model:
-                yield model
-
+        open_model = partial(open_charged, entry, sessions, deployment, self.timeout, patience=0)
         judge = OpenAiJudge(open_model, self.group_size, self.max_tokens)
         return NamedJudge("hosted", f"{deployment.judge}\n{entry.url}\n{entry.model}", group=judge)
 
@@ -154,17 +149,12 @@ def judge_messages(rubric: str, group: Sequence[Trajectory], mark: str) -> list[
 
 
 def read_scores(text: str, count: int) -> list[float | None]:
-    """The scores in an answer, also with words around its JSON. Raises InvalidError.
+    """The scores in an answer. Raises InvalidError.
 
     >>> read_scores('Here they are: {"scores": [1, null]}', 2)
     [1.0, None]
     """
-    found = text[text.find("{") : text.rfind("}") + 1]
-    try:
-        values = decode_json(found.encode(), max_values=_VALUES, max_depth=_DEPTH)
-        scores = msgspec.convert(values, _Scores).scores
-    except (JsonError, msgspec.ValidationError, UnicodeEncodeError) as error:
-        raise InvalidError(f"the judge answered nonsense: {error}") from error
+    scores = read_answer(text, _Scores, "judge").scores
     if len(scores) != count:
         raise InvalidError(f"the judge answered nonsense: {len(scores)} scores for {count} tasks")
     return scores
@@ -172,6 +162,29 @@ def read_scores(text: str, count: int) -> list[float | None]:
 
 class _Scores(msgspec.Struct):
     scores: list[Annotated[float, msgspec.Meta(ge=0, le=1)] | None]
+
+
+def read_answer(text: str, kind: type[T], who: str) -> T:
+    """The JSON object in what a model answered, also with thoughts and words around it. Raises InvalidError."""
+    said = without_thoughts(text)
+    found = said[said.find("{") : said.rfind("}") + 1]
+    try:
+        return msgspec.convert(decode_json(found.encode(), max_values=_VALUES, max_depth=_DEPTH), kind)
+    except (JsonError, msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise InvalidError(f"the {who} answered nonsense: {error}") from error
+
+
+@asynccontextmanager
+async def open_charged(
+    row: tables.HostedModel, sessions: Sessions, deployment: Settings, seconds: float, patience: float
+) -> AsyncIterator[ChatModel]:
+    """A hosted model, for whose cost its project is charged. `seconds` are for one answer, `patience` those of
+    retries.
+    """
+    rules = msgspec.structs.replace(HostedModels.of(deployment), seconds=seconds)
+    opened = rules.open(sessions, row.id, patience)
+    async with charged(opened, sessions, row.project_id, str(row.project_id), row.id) as model:
+        yield model
 
 
 def _attempt(trajectory: Trajectory, chars: int, mark: str) -> str:
@@ -227,7 +240,6 @@ def find_hosted(
     Raises SettingError without either, WrongUsageError if it needs a project, and NotFoundError.
     """
     url, keys = settings.database_url or _embedded(name, settings), KeyRing.open(settings)
-    rules = msgspec.structs.replace(HostedModels.of(settings), seconds=timeout)
 
     async def find() -> tables.HostedModel:
         async with open_database(url, keys=keys) as database, database.sessions() as session:
@@ -238,11 +250,11 @@ def find_hosted(
 
     @asynccontextmanager
     async def open_model() -> AsyncIterator[ChatModel]:
-        async with open_database(url, keys=keys) as database:
-            opened = rules.open(database.sessions, row.id, patience)
-            owner = str(row.project_id)
-            async with charged(opened, database.sessions, row.project_id, owner, row.id) as model:
-                yield model
+        async with (
+            open_database(url, keys=keys) as database,
+            open_charged(row, database.sessions, settings, timeout, patience) as model,
+        ):
+            yield model
 
     return f"chat?{urlencode({'url': row.url, 'model': row.model})}", open_model
 

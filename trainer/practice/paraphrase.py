@@ -14,17 +14,15 @@ from typing import Final
 import msgspec
 import structlog
 
-from app.agent.action import without_thoughts
 from app.base.errors import AppError, EngineRefusalError, InvalidError
 from app.base.run_settings import practice_option
-from app.base.untrusted import JsonError, decode_json
 from app.base.values import Json, Task
 from app.db.database import Sessions
 from app.engine.protocol import ChatModel
 from app.engine.tokenizer import Message
 from app.releases import hosted_models
-from app.releases.hosted_models import HostedModels, charged
 from trainer.environment import Scenario
+from trainer.hosted import open_charged, read_answer
 from trainer.practice.environments import PracticeEnvironment
 from trainer.run_job import Job
 
@@ -36,7 +34,6 @@ _FAILURES: Final = 3  # in a row, after which the model is asked no more
 _TOKENS: Final = 4_000  # of one answer
 _SECONDS: Final = 120.0  # for one, and as many of retries: the lessons wait
 _MOST_CHARS: Final = 600
-_VALUES, _DEPTH = 1_000, 10  # of an answer
 _NUMBER: Final = re.compile(r"\d+")
 _SYSTEM: Final = """\
 You reword requests that people make of an assistant which works with the API {api}. Say each as another person
@@ -93,14 +90,7 @@ class Paraphraser:
         asked = msgspec.json.encode({"requests": instructions}).decode()
         messages = [Message("system", system), Message("user", asked)]
         answer = await self._model.answer(messages, max_tokens=_TOKENS, temperature=1.0)
-        text = without_thoughts(answer.text)
-        try:
-            values = decode_json(
-                text[text.find("{") : text.rfind("}") + 1].encode(), max_values=_VALUES, max_depth=_DEPTH
-            )
-            found = msgspec.convert(values, _Answer).requests
-        except (JsonError, msgspec.ValidationError, UnicodeEncodeError) as error:
-            raise InvalidError(f"the paraphraser answered nonsense: {error}") from error
+        found = read_answer(answer.text, _Answer, "paraphraser").requests
         if len(found) != len(instructions):
             raise InvalidError(f"the paraphraser gave {len(found)} texts for {len(instructions)} requests")
         return found
@@ -137,9 +127,7 @@ async def open_paraphraser(
         return
     async with sessions() as session:
         row = await hosted_models.get(session, job.project_id, name)
-    rules = msgspec.structs.replace(HostedModels.of(job.deployment), seconds=_SECONDS)
-    opened = rules.open(sessions, row.id, _SECONDS)
-    async with charged(opened, sessions, job.project_id, str(job.project_id), row.id) as model:
+    async with open_charged(row, sessions, job.deployment, _SECONDS, _SECONDS) as model:
         yield Paraphraser(model, environment)
 
 
