@@ -81,7 +81,7 @@ async def test_a_run_is_started_cancelled_and_retried(grown_page: Page, grown: G
     await grown_page.get_by_role("button", name="Start the run").click()
     await expect(grown_page.get_by_text("enter a whole number")).to_be_visible()
     await grown_page.get_by_label("Steps", exact=True).fill("7")
-    await grown_page.get_by_text("Gate 4 settings").click()
+    await grown_page.locator("summary", has_text="Gate").click()
     await grown_page.get_by_label("Gate scenarios").fill("5")
     await grown_page.get_by_role("button", name="Start the run").click()
     await expect(grown_page.get_by_text("5 is too few for the gate to decide")).to_be_visible()
