@@ -1,6 +1,7 @@
 """Instructions of lessons in the words of a hosted model, which has more of them than a grammar.
 
-The model is asked about a batch of tasks at a time, some batches before they are needed. What it says instead of
+The model is asked about a batch of tasks at a time, some batches before they are needed, and shown how people of
+the project ask, of whose tasks nothing but the instructions counts. What it says instead of
 an instruction is taken if it has every value and number of it and no other number; the task keeps its wording
 otherwise, and where the model fails. Exams keep theirs always.
 """
@@ -10,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -17,10 +19,11 @@ import structlog
 from app.base.errors import AppError, EngineRefusalError, InvalidError
 from app.base.run_settings import practice_option
 from app.base.values import Json, Task
-from app.db.database import Sessions
+from app.db.database import Sessions, reading
 from app.engine.protocol import ChatModel
 from app.engine.tokenizer import Message
 from app.releases import hosted_models
+from app.runs import experience
 from trainer.environment import Scenario
 from trainer.hosted import open_charged, read_answer
 from trainer.practice.environments import PracticeEnvironment
@@ -34,12 +37,15 @@ _FAILURES: Final = 3  # in a row, after which the model is asked no more
 _TOKENS: Final = 4_000  # of one answer
 _SECONDS: Final = 120.0  # for one, and as many of retries: the lessons wait
 _MOST_CHARS: Final = 600
+_TASKS: Final = 200  # the newest of the project, among which examples are looked for
+_EXAMPLES: Final = 12
 _NUMBER: Final = re.compile(r"\d+")
 _SYSTEM: Final = """\
 You reword requests that people make of an assistant which works with the API {api}. Say each as another person
 would: a colleague in a chat, someone in a hurry, someone polite, someone who starts with what is wrong. Vary
 verbs, order and length. It has to ask for exactly the same: leave nothing out, add nothing, and do not answer it.
-Copy names, addresses, numbers, dates and whatever is in quotes letter by letter.
+Copy names, addresses, numbers, dates and whatever is in quotes letter by letter. If there are "examples", people
+of this team asked them: use their words for things and their manner, and nothing that they ask for.
 Reply with JSON only, one text for each request in order: {{"requests": ["..."]}}"""
 
 
@@ -50,9 +56,10 @@ class _Answer(msgspec.Struct):
 class Paraphraser:
     """Asks a hosted model until it has refused, or failed three times in a row: `failure` says why."""
 
-    def __init__(self, model: ChatModel, environment: PracticeEnvironment) -> None:
+    def __init__(self, model: ChatModel, environment: PracticeEnvironment, examples: Sequence[str] = ()) -> None:
+        """`examples` are instructions of people."""
         self.failure = ""
-        self._model, self._environment = model, environment
+        self._model, self._environment, self._examples = model, environment, examples
         self._failures = 0
 
     async def reword(self, scenarios: Sequence[Scenario]) -> tuple[list[Scenario], int]:
@@ -87,8 +94,8 @@ class Paraphraser:
     async def _ask(self, instructions: Sequence[str]) -> list[str]:
         """Raises EngineError, and InvalidError for an answer that is none."""
         system = _SYSTEM.format(api=self._environment.practice.model.app.name)
-        asked = msgspec.json.encode({"requests": instructions}).decode()
-        messages = [Message("system", system), Message("user", asked)]
+        asked = {"requests": instructions} | ({"examples": self._examples} if self._examples else {})
+        messages = [Message("system", system), Message("user", msgspec.json.encode(asked).decode())]
         answer = await self._model.answer(messages, max_tokens=_TOKENS, temperature=1.0)
         found = read_answer(answer.text, _Answer, "paraphraser").requests
         if len(found) != len(instructions):
@@ -127,8 +134,25 @@ async def open_paraphraser(
         return
     async with sessions() as session:
         row = await hosted_models.get(session, job.project_id, name)
+    examples = await asked_by_people(sessions, job.project_id, environment.practice.model.app.name)
     async with open_charged(row, sessions, job.deployment, _SECONDS, _SECONDS) as model:
-        yield Paraphraser(model, environment)
+        yield Paraphraser(model, environment, examples)
+
+
+async def asked_by_people(sessions: Sessions, project_id: UUID, api: str) -> list[str]:
+    """The newest instructions of tasks that called an API, one of each scenario, as they were logged: without
+    secrets.
+    """
+    found: dict[str, str] = {}
+    async with reading(sessions) as session:
+        ended = await experience.window(session, project_id, limit=_TASKS)
+        async for each in experience.trajectories(session, [task.id for task in reversed(ended)]):
+            task = each.task
+            if len(task.instruction) <= _MOST_CHARS and any(call.api.startswith(f"{api}.") for call in each.calls):
+                found.setdefault(task.scenario or task.instruction, task.instruction)
+            if len(found) == _EXAMPLES:
+                break
+    return list(found.values())
 
 
 @asynccontextmanager

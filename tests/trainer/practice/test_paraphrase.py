@@ -8,12 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.base.values import Call
 from app.db.database import Sessions
+from app.engine.tokenizer import ChatTokenizer
+from app.projects import store as projects
 from app.projects import usage
 from app.releases import hosted_models
 from tests.support.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.support.practice_documents import SENSORS
 from tests.support.practised_project import practised_project
+from tests.support.served_project import ServedProject
 from tests.support.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import Scenario
 from trainer.practice.environments import PracticeEnvironment, practice_on
@@ -104,6 +108,23 @@ async def test_lessons_are_learned_in_the_words_of_the_model_and_the_project_pay
     assert set(first) != set(second), "each batch has tasks of its own"
     async with project.sessions() as session:
         assert (await usage.of_today(session, project.project_id)).cost > 0
+
+
+async def test_the_model_is_shown_how_people_ask_and_nothing_else_of_their_tasks(
+    project: TrainingProject, endpoint: tuple[OddEndpoint, str]
+) -> None:
+    asked, url = endpoint
+    async with project.sessions.begin() as session:
+        tokenizer = ChatTokenizer.load(project.settings.model_dir)
+        served = ServedProject(session, await projects.by_id(session, project.project_id), tokenizer)
+        for number, api in enumerate(["sensors", "sensors", "store", "sensors"]):
+            call = Call(seq=0, turn=0, api=f"{api}.list", arguments={}, result=["an answer"])
+            said_by: dict[str, Any] = {"instruction": f"hush no. {number}, will you", "scenario": f"kind {number % 3}"}
+            await served.rollout(await served.task(**said_by), served.turn(calls=(call,)), answer="an answer")
+    await reword(project, url)
+    sent = json.loads(asked.requests[0]["messages"][1]["content"])
+    assert sent["examples"] == ["hush no. 3, will you", "hush no. 1, will you"], "the newest of each scenario"
+    assert "an answer" not in str(asked.requests)
 
 
 async def test_an_exam_has_wordings_that_no_model_was_asked_for(
