@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from app.apis.double.model import Modelled
-from app.apis.double.shapes import flat, root_of, within
+from app.apis.double.shapes import flat, own_name, root_of, within
 from app.base.values import Offer
 from trainer.lessons.experts import Program, ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.practice.environments import Plan, PracticeEnvironment
@@ -37,8 +37,9 @@ class PracticeScript(ProgramScript):
             wrong = misnamed(plan.app.operations[self._called[0]], plan.app)
             yield self.say("look", f"print(apis.api_docs.show_api_doc({app!r}, {wrong!r}))")
             yield self.say("again", f"print(apis.api_docs.show_api_doc({app!r}, {self._called[0]!r}))")
-        if unread := self._unread():
-            yield self.say("look", "\n".join(map(self._answer_of, unread)))
+        unread = self._unread()
+        if looks := [*map(self._answer_of, unread), *map(self._parameters_of, self._untold(unread))]:
+            yield self.say("look", "\n".join(looks))
         if mistake == "thin" and not raised((yield from self._attempted("try", self._promised()))):
             return
         if mistake == "code":
@@ -115,18 +116,34 @@ class PracticeScript(ProgramScript):
         """The operations of whose answers the program reads what their signatures do not say: these name what is
         around records, and neither their fields nor whether they are in a list or in a map.
         """
-        read, lines = set(self._read_names), "\n".join(self._observations).splitlines()
-        found: list[str] = []
+        read, found = set(self._read_names), list[str]()
         for name, made in self._answering():
             assert made.shape is not None  # it answers with records
-            own = {*made.shape.keys, *(part for each in within(flat(made.shape.item)) for part in each.split("/"))}
-            shown = [line.partition(") -> ")[2] for line in lines if line.startswith(f"{name}(")]
-            if any(f"'api_name': {name!r}" in line for line in lines):  # its whole description was shown
+            own = {*made.shape.keys, *_parts(made)}
+            lines = self._lines_of(name)
+            if any(_described(name) in line for line in lines):
                 continue
+            shown = [line.partition(") -> ")[2] for line in lines]
             is_around = made.role == "list" and bool(made.shape.keys)
             if is_around or (read & own) - {word for line in shown for word in _WORD.findall(line)}:
                 found.append(name)
         return found
+
+    def _untold(self, read: Sequence[str]) -> list[str]:
+        """The operations that are given objects of which neither their signatures say the fields nor the answers
+        of those that are `read`.
+        """
+        form, app = self._plan.form, self._plan.app
+        inner = {own_name(each) for each in (form.field, *form.fields) if root_of(each) != each}
+        inner -= {part for name, made in self._answering() if name in read for part in _parts(made)}
+        writes = [each for each in self._called if not app.operations[each].safe] if inner else []
+        told = {name: " ".join(line.partition(") -> ")[0] for line in self._lines_of(name)) for name in writes}
+        return [name for name in writes if inner - set(_WORD.findall(told[name]))]
+
+    def _lines_of(self, operation: str) -> list[str]:
+        """What was shown of an operation: its signature, or its whole description."""
+        lines = "\n".join(self._observations).splitlines()
+        return [each for each in lines if each.startswith(f"{operation}(") or _described(operation) in each]
 
     def _answering(self) -> list[tuple[str, Modelled]]:
         """The operations of the program that answer with records, with what they do."""
@@ -141,6 +158,10 @@ class PracticeScript(ProgramScript):
         """Code that shows what an operation answers."""
         app = self._plan.app.name
         return f'print(apis.api_docs.show_api_doc({app!r}, {operation!r})["response_schemas"]["success"])'
+
+    def _parameters_of(self, operation: str) -> str:
+        """Code that shows what an operation takes."""
+        return f'print(apis.api_docs.show_api_doc({self._plan.app.name!r}, {operation!r})["parameters"])'
 
     def _promised(self) -> Program:
         """The program for rows that have all that the document promises of records."""
@@ -164,6 +185,17 @@ class PracticeScript(ProgramScript):
         if mistakes(self._plan.writing, Random(0)):
             possible += ["code", "code"]
         return self._rng.choice(possible) if possible else None
+
+
+def _parts(made: Modelled) -> set[str]:
+    """The names of fields in what an operation answers, and of those in objects."""
+    item = {} if made.shape is None else flat(made.shape.item)
+    return {part for each in within(item) for part in each.split("/")}
+
+
+def _described(operation: str) -> str:
+    """What the whole description of an operation has."""
+    return f"'api_name': {operation!r}"
 
 
 class PracticeExpert(ProgramExpert):

@@ -1,9 +1,8 @@
 """Instructions of lessons in the words of a hosted model, which has more of them than a grammar.
 
 The model is asked about a batch of tasks at a time, some batches before they are needed, and shown how people of
-the project ask, of whose tasks nothing but the instructions counts. What it says instead of
-an instruction is taken if it has every value and number of it and no other number; the task keeps its wording
-otherwise, and where the model fails. Exams keep theirs always.
+the project ask. What it says instead of an instruction is taken if it has every value and number of it and no
+other number; the task keeps its wording otherwise, and where the model fails. Exams keep theirs always.
 """
 
 import asyncio

@@ -119,8 +119,8 @@ async def test_the_model_is_shown_how_people_ask_and_nothing_else_of_their_tasks
         served = ServedProject(session, await projects.by_id(session, project.project_id), tokenizer)
         for number, api in enumerate(["sensors", "sensors", "store", "sensors"]):
             call = Call(seq=0, turn=0, api=f"{api}.list", arguments={}, result=["an answer"])
-            said_by: dict[str, Any] = {"instruction": f"hush no. {number}, will you", "scenario": f"kind {number % 3}"}
-            await served.rollout(await served.task(**said_by), served.turn(calls=(call,)), answer="an answer")
+            task = await served.task(instruction=f"hush no. {number}, will you", scenario=f"kind {number % 3}")
+            await served.rollout(task, served.turn(calls=(call,)), answer="an answer")
     await reword(project, url)
     sent = json.loads(asked.requests[0]["messages"][1]["content"])
     assert sent["examples"] == ["hush no. 3, will you", "hush no. 1, will you"], "the newest of each scenario"

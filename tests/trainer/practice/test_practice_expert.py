@@ -126,6 +126,19 @@ async def test_no_operation_is_called_before_its_signature_was_shown(play: Lesso
                     shown += turn.observation
 
 
+async def test_no_field_of_an_object_is_written_before_it_was_shown(play: Lessons) -> None:
+    written = 0
+    for _, episodes in await play("clients", 40, withheld=1.0):
+        for each in episodes:
+            shown = ""
+            for turn in each.trajectory.turns:
+                for field in re.findall(r'[{ ]"(\w+)": ', turn.text):
+                    assert re.search(rf"\b{field}\b", shown), turn.text
+                    written += 1
+                shown += turn.observation
+    assert written > 20
+
+
 async def test_the_place_of_records_is_looked_up_where_the_instruction_does_not_tell_it(play: Lessons) -> None:
     told = Counter[bool]()
     with every_row() as row:
