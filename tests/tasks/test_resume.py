@@ -265,18 +265,18 @@ async def test_a_call_during_which_its_code_ran_out_of_time_leaves_no_later_call
     project: LedgerProject,
 ) -> None:
     project.ledger.answers.clear()
-    limits = RolloutLimits(session=SessionLimits(wall_seconds=1))
+    short = RolloutLimits(session=SessionLimits(wall_seconds=5))  # a busy machine sends the call within them
     first, last = (
         "apis.ledger.add_entry(text='a')",
         "apis.ledger.add_entry(text='b')\napis.supervisor.complete_task()",
     )
     engine = Held(project.tokenizer, block(first), block(last))
     task_id = await project.submit(use_skills=False)
-    async with project.runner(engine, limits=limits):
+    async with project.runner(engine, limits=short):
         await until(engine.asked.is_set)
     project.ledger.answers.set()
     engine.open.set()
-    async with project.runner(engine, limits=limits):
+    async with project.runner(engine):
         row = await project.ended(task_id)
     async with project.sessions() as session:
         trajectory = await results.of_task(session, task_id)

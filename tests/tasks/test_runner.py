@@ -76,8 +76,8 @@ async def test_a_task_waits_for_a_busy_api_longer_than_code_may_run(project: Led
     def script(_prompt: str, _turn: int) -> str:
         return block("apis.supervisor.complete_task(answer=apis.ledger.list_entries())")
 
-    project.ledger.busy_seconds = 3
-    limits = RolloutLimits(turns=1, session=SessionLimits(wall_seconds=2))
+    project.ledger.busy_seconds = 6
+    limits = RolloutLimits(turns=1, session=SessionLimits(wall_seconds=5))
     async with project.runner(ScriptedEngine(project.tokenizer, script=script), limits=limits):
         row = await project.ended(await project.submit())
     assert (row.state, row.stop, row.answer) == (TaskState.DONE, Stop.COMPLETED, [])
