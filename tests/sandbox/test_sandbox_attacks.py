@@ -23,6 +23,7 @@ from app.sandbox.session import ForkedSession
 
 _AT_ONCE = 6
 _LIMITS = SessionLimits(cpu_seconds=0.3, wall_seconds=10, calls=50, output_chars=20_000, frame_bytes=1 << 20)
+_MORE_CPU = 2.0  # seconds for what ends in an error that is known: on a busy machine the same takes more of them
 _APIS = {"t": ["echo", "boom", "kbi", "reenter", "deep", "large", "strange", "odd_kind", "unicode_kind"]}
 _PRELUDE = [Function("offered", "def offered():\n    return 1\n")]
 _CASES = Path(__file__).parent / "sandbox_cases"
@@ -101,7 +102,9 @@ async def _attack(
 ) -> tuple[str, tuple[list[Observation], float]]:
     async with gate:
         host = _Host()
-        session = host.session = await sandbox.open(_APIS, host, _LIMITS, prelude=_PRELUDE)
+        cpu_seconds = _LIMITS.cpu_seconds if attack.error is None or attack.stop else _MORE_CPU
+        limits = msgspec.structs.replace(_LIMITS, cpu_seconds=cpu_seconds)
+        session = host.session = await sandbox.open(_APIS, host, limits, prelude=_PRELUDE)
         observations: list[Observation] = []
         started = monotonic()
         for turn in attack.turns or [attack.code]:

@@ -19,7 +19,8 @@ from tests.support.skill_project import changed_since
 from tests.support.zygote_limits import limited
 
 _WRITE = block(SKILL.format(word="hello"))
-_LIMITS = SessionLimits(cpu_seconds=0.3, wall_seconds=3)
+_LIMITS = SessionLimits(cpu_seconds=0.3, wall_seconds=3)  # of checks that would not end
+_AMPLE = SessionLimits(cpu_seconds=20)
 _BROKEN = {
     "raises": "1 / 0",
     "is too slow": "while True: pass",
@@ -50,17 +51,17 @@ _ANSWERS: dict[str, Json] = {
 }
 
 
-async def _score(sandbox: ForkedSandbox, code: str, answer: Json = None) -> float:
+async def _score(sandbox: ForkedSandbox, code: str, answer: Json = None, limits: SessionLimits = _AMPLE) -> float:
     ledger = Ledger()
     async with ledger.client() as client:
         gateway = ledger.gateway(client, read_only=True)
-        return await score(code, answer, sandbox=sandbox, gateway=gateway, limits=_LIMITS, now=None)
+        return await score(code, answer, sandbox=sandbox, gateway=gateway, limits=limits, now=None)
 
 
 @pytest.mark.parametrize("name", _BROKEN)
 async def test_a_check_that_breaks_is_an_error_of_the_check(name: str, bare_sandbox: ForkedSandbox) -> None:
     with pytest.raises(InvalidError, match="the check"):
-        await _score(bare_sandbox, _BROKEN[name])
+        await _score(bare_sandbox, _BROKEN[name], limits=_LIMITS)
 
 
 @pytest.mark.parametrize("name", _ANSWERS)
@@ -110,7 +111,7 @@ async def test_a_check_waits_for_a_machine_that_cannot_run_it_at_once(bare_sandb
 
 async def _carry_out(project: LedgerProject, check: str, *turns: str) -> Json:
     """The row of a task that wrote a skill and kept none."""
-    limits = RolloutLimits(session=SessionLimits(cpu_seconds=1))
+    limits = RolloutLimits(session=SessionLimits(cpu_seconds=1) if "while" in check else _AMPLE)
     async with project.runner(ScriptedEngine(project.tokenizer, *turns), limits=limits):
         row = await project.ended(await project.submit(check_code=check))
     assert await _kept(project) == []
