@@ -26,6 +26,7 @@ import msgspec
 ROOT = Path(__file__).parents[2]
 _NOTES = "FAULTS_EXECUTED"  # the variable with the directory of the notes
 _SECONDS = 600
+_HANGS = 180  # seconds, after which a test fails: no other ends what waits for what never comes
 _AT_ONCE = 2
 _seen: set[tuple[int, str]] = set()
 
@@ -130,7 +131,8 @@ def _first_failure(copy: Path, tests: list[str], listing: Path) -> str:
     if not tests:
         return ""
     listing.write_text("\n".join(tests) + "\n")
-    command = [sys.executable, "-m", "pytest", "-xq", "-m", "not slow", "-p", "no:cacheprovider", f"@{listing}"]
+    options = ["-xq", "-m", "not slow", "-p", "no:cacheprovider", "--timeout", str(_HANGS)]
+    command = [sys.executable, "-m", "pytest", *options, f"@{listing}"]
     try:
         done = subprocess.run(
             command,

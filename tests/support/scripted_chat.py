@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from app.base.errors import EngineError
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import Message
 
@@ -62,4 +62,4 @@ class ScriptedChatModel:
     async def _next(self, messages: Sequence[Message]) -> Said:
         if self._script is not None:
             return self._script(messages, sum(each.role == "assistant" for each in messages))
-        return self._answers.pop(0) if self._answers else EngineError("the script has no more answers")
+        return self._answers.pop(0) if self._answers else EngineRefusalError("the script has no more answers")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from app.base.errors import EngineError
+from app.base.errors import EngineError, EngineRefusalError
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 
@@ -74,5 +74,5 @@ class ScriptedEngine:
         if self._script is not None:
             return self._script(prompt, prompt.count("<|im_start|>assistant") - 1)
         if not self._answers:
-            return EngineError("the script has no more answers")
+            return EngineRefusalError("the script has no more answers")  # others are tried again for ever
         return self._answers.pop(0)

@@ -12,6 +12,7 @@ from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import SessionLimits
 from tests.support.api_app import ApiApp, open_api_app
 from tests.support.ledger import Ledger
 from tests.support.ledger_project import LedgerProject, put_ledger
@@ -54,7 +55,8 @@ class Served:
     async def carry_out(self, *turns: str) -> str:
         """The id of a task that ran these turns and ended."""
         engine = ScriptedEngine(self.project.tokenizer, *map(block, turns))
-        async with self.project.runner(engine, limits=RolloutLimits(turn_tokens=1024)) as runner:
+        limits = RolloutLimits(turn_tokens=1024, session=SessionLimits(cpu_seconds=60))
+        async with self.project.runner(engine, limits=limits) as runner:
             task_id = await self.project.submit()
             runner.wake()
             await self.project.ended(task_id)
