@@ -131,7 +131,14 @@ class _Pool(httpcore.AsyncConnectionPool):
 
     async def _close_connections(self, closing: list[httpcore.AsyncConnectionInterface]) -> None:
         if closing:
-            await asyncio.shield(asyncio.gather(*(each.aclose() for each in closing)))
+            await asyncio.shield(asyncio.gather(*map(self._close, closing)))
+
+    async def _close(self, connection: httpcore.AsyncConnectionInterface) -> None:
+        """One that expired after it was assigned to a request, and before that began, may be in use by now."""
+        if connection.is_idle():
+            await connection.aclose()
+        else:
+            self._connections.append(connection)
 
 
 class HttpTransport(httpx.AsyncHTTPTransport):

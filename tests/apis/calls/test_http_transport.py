@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
+import httpcore
 import httpx
 import pytest
 import uvloop
@@ -149,3 +150,23 @@ async def test_a_cancelled_request_leaves_no_expired_connection_open(steps: int)
         with anyio.fail_after(60):
             while before & is_open:  # noqa: ASYNC110  the server sees an end, no event
                 await asyncio.sleep(0.01)
+
+
+class Taken(httpcore.AsyncConnectionInterface):
+    """A connection that a request has begun to use."""
+
+    closed = False
+
+    def is_idle(self) -> bool:
+        return False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_connection_that_expired_as_a_request_took_it_serves_that_request() -> None:
+    async with httpx.AsyncClient(transport=HttpTransport(httpx.Limits())) as client:
+        pool, taken = client._transport._pool, Taken()  # type: ignore[attr-defined]
+        await pool._close_connections([taken])
+        assert (taken.closed, pool.connections) == (False, [taken])
+        pool._connections.clear()
