@@ -133,6 +133,11 @@ class _Pool(httpcore.AsyncConnectionPool):
         if closing:
             await asyncio.shield(asyncio.gather(*map(self._close, closing)))
 
+    async def aclose(self) -> None:
+        """Connections in use, too."""
+        closing, self._connections = self._connections, []
+        await asyncio.shield(asyncio.gather(*(each.aclose() for each in closing)))
+
     async def _close(self, connection: httpcore.AsyncConnectionInterface) -> None:
         """One that expired after it was assigned to a request, and before that began, may be in use by now."""
         if connection.is_idle():

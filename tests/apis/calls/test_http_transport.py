@@ -169,4 +169,4 @@ async def test_a_connection_that_expired_as_a_request_took_it_serves_that_reques
         pool, taken = client._transport._pool, Taken()  # type: ignore[attr-defined]
         await pool._close_connections([taken])
         assert (taken.closed, pool.connections) == (False, [taken])
-        pool._connections.clear()
+    assert (taken.closed, pool.connections) == (True, [])
