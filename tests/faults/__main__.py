@@ -89,10 +89,9 @@ def record(out: Path, options: list[str]) -> int:
         "-m",
         "pytest",
         "-q",
-        "--ignore",
-        "tests/faults",
+        "--ignore=tests/faults",
         *options,
-    ]  # reads lines as they were
+    ]  # they read lines as written
     return subprocess.run(command, cwd=copy, env=_environment(copy) | {_NOTES: str(notes)}, check=False).returncode
 
 

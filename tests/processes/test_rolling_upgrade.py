@@ -168,6 +168,7 @@ async def test_a_rolling_upgrade_loses_no_task_repeats_no_write_and_refuses_no_r
     assert {task["state"] for task in tasks} == {"done"}
     written = Counter(entry.text for entry in ledger.entries)
     assert written == Counter(f"{word_of(task)} {turn}" for task in tasks for turn in range(WRITES))
+    assert len(tasks) > 2 * USERS
     assert len({task["prompt_hash"] for task in tasks}) == 2
 
 

@@ -32,7 +32,7 @@ from app.apis.documents.protocols import parse_document, read_document
 from app.apis.double.meanings import Record
 from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.service import Double, Options, served_document
-from app.apis.double.shapes import flat, root_of, value_at
+from app.apis.double.shapes import field_in, flat, root_of, value_at
 from app.apis.double.state import TOP, Sampled, State, sampled
 from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.base.errors import InvalidError, NotFoundError
@@ -427,7 +427,7 @@ class _Showing:
         if every[form.collection].is_alone:
             shown = [alone(every[form.collection], double) for double in self._doubles]
             names = list(_names_in(shown[0]))
-            sure = {each for each in names if all(value_at(one, each.split("/")) is not None for one in shown)}
+            sure = {each for each in names if all(field_in(one, each) is not None for one in shown)}
             return {form.collection: Shown(frozenset(names), frozenset(sure))}
         found = {form.collection: self._of(every[form.collection], own=True)}
         if form.through is not None and form.through.name and form.through.collection not in found:
@@ -506,7 +506,7 @@ def _differing(reach: Reach, shown: Mapping[str, Json], record: Record) -> set[s
     return {
         each
         for each in reach.kinds.keys() & set(_names_in(shown))
-        if value_at(shown, each.split("/")) != value_of(record, each)
+        if field_in(shown, each) != value_of(record, each)
     }
 
 

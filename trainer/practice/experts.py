@@ -38,7 +38,8 @@ class PracticeScript(ProgramScript):
             yield self.say("look", f"print(apis.api_docs.show_api_doc({app!r}, {wrong!r}))")
             yield self.say("again", f"print(apis.api_docs.show_api_doc({app!r}, {self._called[0]!r}))")
         unread = self._unread()
-        if looks := [*map(self._answer_of, unread), *map(self._parameters_of, self._untold(unread))]:
+        answers = [self._doc(each, '["response_schemas"]["success"]') for each in unread]
+        if looks := [*answers, *(self._doc(each, '["parameters"]') for each in self._untold(unread))]:
             yield self.say("look", "\n".join(looks))
         if mistake == "thin" and not raised((yield from self._attempted("try", self._promised()))):
             return
@@ -154,14 +155,9 @@ class PracticeScript(ProgramScript):
         made = [(name, places[operations[name].method, operations[name].path]) for name in self._called]
         return [(name, each) for name, each in made if each.role in ("list", "get") and each.shape is not None]
 
-    def _answer_of(self, operation: str) -> str:
-        """Code that shows what an operation answers."""
-        app = self._plan.app.name
-        return f'print(apis.api_docs.show_api_doc({app!r}, {operation!r})["response_schemas"]["success"])'
-
-    def _parameters_of(self, operation: str) -> str:
-        """Code that shows what an operation takes."""
-        return f'print(apis.api_docs.show_api_doc({self._plan.app.name!r}, {operation!r})["parameters"])'
+    def _doc(self, operation: str, part: str) -> str:
+        """Code that shows a part of an operation's description."""
+        return f"print(apis.api_docs.show_api_doc({self._plan.app.name!r}, {operation!r}){part})"
 
     def _promised(self) -> Program:
         """The program for rows that have all that the document promises of records."""

@@ -172,6 +172,11 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         return (made.role == "replace" and not made.partial) or bool(needed)
 
     @cached_property
+    def fields(self) -> dict[str, Schema]:
+        """All of records, and those of objects in them, called as in `within`."""
+        return within(self.collection.item)
+
+    @cached_property
     def _ranked(self) -> list[str]:
         """The fields of records, first those that the API itself puts first, in its lists, in what a record needs
         and in its examples, and those that people ask for everywhere.
@@ -192,18 +197,15 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
                 + (len(split_words(field)) == 1)
             )
 
-        return sorted(within(self.collection.item), key=points, reverse=True)
+        return sorted(self.fields, key=points, reverse=True)
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        """The fields that can be asked for, with what they are, those first that are likely to be. A field of an
-        object in a record is called as in `within`.
-        """
+        """The fields that can be asked for, with what they are, those first that are likely to be."""
         shown = {name for made in (*self.roles.get("list", ()), self.one("get")) for name in self.shown_by(made)}
         links = {each.field for each in self.collection.links}
         scopes = {each.parameter for each in self.collection.scopes}
-        fields = within(self.collection.item)
-        free = ((name, fields[name]) for name in self._ranked if name in shown)
+        free = ((name, self.fields[name]) for name in self._ranked if name in shown)
         others = links | scopes | {self.collection.key}
         known = {name: kind_of_field(name, schema) for name, schema in free if root_of(name) not in others}
         return {name: kind for name, kind in known.items() if kind is not None}
@@ -222,7 +224,7 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def names(self) -> list[str]:
         """The texts that a record is called by, the usual first."""
-        texts = [name for name in self.of_kind("text") if is_name(within(self.collection.item)[name])]
+        texts = [name for name in self.of_kind("text") if is_name(self.fields[name])]
         texts.sort(key=lambda each: root_of(each) != each)  # nobody calls a record by what is in an object of it
         usual = sorted((each for each in texts if plain(each) in NAMES), key=lambda each: NAMES.index(plain(each)))
         return usual[:_NAMES] or texts[:1]
@@ -243,7 +245,7 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Whether all that is read of an object in a record may be sent again, so that a change of one of its
         fields loses no other.
         """
-        shown = [name for name in within(self.collection.item) if name.startswith(f"{root}/")]
+        shown = [name for name in self.fields if name.startswith(f"{root}/")]
         single = self.one("get") is not None and root in self.shown_by(self.one("get"))
         return single and all(name in sent and not sent[name].get("readOnly") for name in (root, *shown))
 
@@ -299,7 +301,7 @@ def kind_of_field(name: str, schema: Schema) -> Kind | None:
 
 def is_address(name: str, reach: Reach) -> bool:
     """Whether a field holds URLs."""
-    schema = flat(within(reach.collection.item).get(name, {}))
+    schema = flat(reach.fields.get(name, {}))
     return schema.get("format") in ("uri", "url") or bool(set(split_words(own_name(name))) & ADDRESSES)
 
 

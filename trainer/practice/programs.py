@@ -309,8 +309,7 @@ class _Program:
         if kept or inner:
             lines = lines or [f"row = {row or self._get(key)}"]
         if inner:
-            known = self._access(root) if root in self._shown.sure else f"({self._access(root)} or {{}})"
-            new = f"{{**{known}, {quoted(inner)}: {new}}}"
+            new = f"{{**{_object('row', root, self._shown.sure)}, {quoted(inner)}: {new}}}"
         if not kept:
             return [*lines, self._call(made, self._scope(), {root: new}, key=key)]
         listed = ", ".join(map(quoted, kept))
@@ -564,11 +563,14 @@ def _read(record: str, field: str, sure: Container[str]) -> str:
     ('row["address"]["city"]', '(row.get("address") or {}).get("city")')
     """
     root, _, inner = field.partition("/")
-    known = f"{record}[{quoted(root)}]" if root in sure else f"{record}.get({quoted(root)})"
-    if not inner:
-        return known
-    known = known if root in sure else f"({known} or {{}})"
-    return f"{known}[{quoted(inner)}]" if field in sure else f"{known}.get({quoted(inner)})"
+    holder, name = (_object(record, root, sure), inner) if inner else (record, root)
+    return f"{holder}[{quoted(name)}]" if field in sure else f"{holder}.get({quoted(name)})"
+
+
+def _object(record: str, name: str, sure: Container[str]) -> str:
+    """An object in a record; an empty one where the record lacks it."""
+    read = _read(record, name, sure)
+    return read if name in sure else f"({read} or {{}})"
 
 
 def _nested(fields: Mapping[str, str]) -> str:

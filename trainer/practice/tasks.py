@@ -17,7 +17,7 @@ from app.apis.double import texts
 from app.apis.double.meanings import Record
 from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.service import Answer, Double
-from app.apis.double.shapes import Schema, fields_of, flat, kind_of, own_name, root_of, value_at, within
+from app.apis.double.shapes import Schema, field_in, fields_of, flat, kind_of, own_name, root_of, value_at
 from app.apis.double.state import Part, State, linked, new_key, typed_key
 from app.apis.double.values import Drawer, NoValueError
 from app.apis.naming import singular, split_words, word_set
@@ -269,7 +269,7 @@ def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by
 
 def value_of(record: Record, field: str) -> Json:
     """None where the record has no such field."""
-    return value_at(record.fields, field.split("/"))
+    return field_in(record.fields, field)
 
 
 def _with(fields: Mapping[str, Json], field: str, value: Json) -> dict[str, Json]:
@@ -364,12 +364,11 @@ class CarriedOut:
         """What there is one of is read, or changed."""
         form, made = self._form, self._reach.write
         shown = alone(self._reach, self._double)
+        value = field_in(shown, form.field)
         if form.is_answered:
-            value = value_at(shown, form.field.split("/"))
             return len(value or ()) if form.goal == "count" else value
         assert made is not None  # a form of it
-        new = self._changed(value_at(shown, form.field.split("/")))
-        call(self._double, made, {}, self._sent(shown, new))
+        call(self._double, made, {}, self._sent(shown, self._changed(value)))
         return None
 
     def _sent(self, fields: Mapping[str, Json], new: Json) -> Values:
@@ -465,9 +464,9 @@ def alone(reach: Reach, double: Double, sets: Mapping[str, Json] = {}) -> dict[s
     found = value_at(whole, made.shape.keys)
     if not isinstance(found, dict):
         raise UnfitError(f"{made.operation.name} answers with no object")
-    for field, value in sets.items():
-        found |= _with(found, field, value)
     if sets:
+        for field, value in sets.items():
+            found |= _with(found, field, value)
         double.state.parts["/".join(made.path)] = Part(whole, whole)
     return found
 
@@ -542,7 +541,7 @@ class _Fit:
         self._reach = every[form.collection]
         self._collection = self._reach.collection
         self._drawer = Drawer(f"{double.seed} values {index}", double.model.fits)
-        self._fields = within(self._collection.item)
+        self._fields = self._reach.fields
 
     def values(self) -> Values:
         form = self._form
@@ -789,7 +788,7 @@ class _Fit:
     def _call_it(self, meant: Record, collection: str, field: str) -> str:
         """Gives a record a name that no other has."""
         reach = self._every[collection]
-        schema, every = within(reach.collection.item)[field], self._double.state.records[collection].values()
+        schema, every = reach.fields[field], self._double.state.records[collection].values()
         if root_of(field) in reach.collection.given:
             name = draw_text(schema, field, self._drawer, self._rng)
             self._put(meant, field, name)

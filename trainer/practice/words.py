@@ -10,7 +10,7 @@ from typing import Final
 from app.apis import naming
 from app.apis.double.meanings import participle
 from app.apis.double.model import Collection, Home, Modelled
-from app.apis.double.shapes import own_name, root_of, within
+from app.apis.double.shapes import own_name, root_of
 from app.apis.naming import singular, split_words
 from app.base.values import Json
 from trainer.environment import Split
@@ -439,11 +439,11 @@ def _path_words(collection: Collection) -> list[str]:
 def prose(field: str, reach: Reach, rng: Random) -> str:
     """What a field is called: by its name, or by a description that is hardly longer."""
     own = own_name(field)
-    others = any(each != field and own in each.split("/") for each in within(reach.collection.item))
+    others = any(each != field and own in each.split("/") for each in reach.fields)
     words = split_words(own if own != field and not others and rng.random() < _SAID_ALONE else field)
     if reach.kinds.get(field) == "date" and len(words) > 1 and words[-1] in _AT:
         words = [*words[:-1], "date"]
-    described = within(reach.collection.item).get(field, {}).get("description")
+    described = reach.fields.get(field, {}).get("description")
     told = str(described or "").strip().rstrip(".")
     short = re.fullmatch(r"(?:the |a |an )?([\w -]+?)(?: of (?:the|a|an) [\w -]+)?", told, re.IGNORECASE)
     if short and len(short[1].split()) <= _TOLD and set(split_words(short[1])) & set(words) and rng.random() < 0.5:

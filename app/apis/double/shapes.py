@@ -87,15 +87,17 @@ def fields_of(schema: Schema) -> dict[str, Schema]:
 
 
 def within(schema: Schema) -> dict[str, Schema]:
-    """The properties of a flat schema, and after each object those that it has, as `address/city`.
+    """The properties of a flat schema, and after each object those that it has, as `address/city`. Names with a
+    slash of their own are left out.
 
-    >>> list(within({"properties": {"name": {}, "address": {"properties": {"city": {}, "a/b": {}}}}}))
+    >>> list(within({"properties": {"a/b": {}, "name": {}, "address": {"properties": {"city": {}, "a/b": {}}}}}))
     ['name', 'address', 'address/city']
     """
     found: dict[str, Schema] = {}
     for name, each in fields_of(schema).items():
-        inner = fields_of(flat(each)) if "/" not in name else {}
-        found |= {name: each} | {f"{name}/{own}": of for own, of in inner.items() if "/" not in own}
+        if "/" not in name:
+            found[name] = each
+            found |= {f"{name}/{own}": of for own, of in fields_of(flat(each)).items() if "/" not in own}
     return found
 
 
@@ -218,6 +220,11 @@ def value_at(value: Json, keys: Sequence[str]) -> Json:
     for each in keys:
         value = value.get(each) if isinstance(value, Mapping) else None
     return value
+
+
+def field_in(record: Mapping[str, Json], field: str) -> Json:
+    """The value of a field of `within`; None if the record has no such field."""
+    return value_at(record, field.split("/"))
 
 
 def with_value_at(value: Json, keys: Sequence[str], new: Json) -> Json:

@@ -239,14 +239,20 @@ async def test_lists_and_what_there_is_one_of_are_read_and_changed(
     await every_task_is_solved(asked, "sensors", sandbox)
 
 
+def of_form(name: str, form: Form) -> PracticeEnvironment:
+    """Practice on one of the documents that asks one thing only."""
+    environment = PracticeEnvironment(practice_on(name, DOCUMENTS[name]))
+    environment.practice.forms = {split: [form] for split in SPLITS}
+    return environment
+
+
 async def every_task_is_solved(
     forms: Iterable[Form], name: str, sandbox: Sandbox, splits: Sequence[Split] = SPLITS
 ) -> None:
     """And doing nothing solves none."""
     with every_row() as row:
         for form in forms:
-            alone = PracticeEnvironment(practice_on(name, DOCUMENTS[name]))
-            alone.practice.forms = {key: [form] for key in SPLITS}
+            alone = of_form(name, form)
             for split in splits:
                 [scenario] = alone.scenarios(split, 1, seed=5)
                 with row(f"{split} {form.name}"):
@@ -282,11 +288,9 @@ async def test_fields_of_objects_in_records_are_asked_for(
 async def test_a_change_in_an_object_keeps_its_other_fields(
     environments: dict[str, PracticeEnvironment], sandbox: Sandbox
 ) -> None:
-    environment = environments["clients"]
-    practice = PracticeEnvironment(practice_on("clients", DOCUMENTS["clients"])).practice
-    form = next(each for each in practice._forms if each.name == "clients.change.alerts/every_hours.id")
-    practice.forms = {key: [form] for key in SPLITS}
-    environment = PracticeEnvironment(practice)
+    every = environments["clients"].practice._forms
+    form = next(each for each in every if each.name == "clients.change.alerts/every_hours.id")
+    environment = of_form("clients", form)
     [scenario] = environment.scenarios("train", 1, seed=5)
     values = plan(environment, scenario).values[0]
     alone = f"{{'every_hours': {values['new']}}}"
