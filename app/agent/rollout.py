@@ -125,7 +125,7 @@ class StopSignal:
     def __init__(self, *, cancelled: bool = False) -> None:
         self.cancelled = cancelled
         self.suspended = False
-        self.released = False  # the rollout has handed the task back, and writes nothing more
+        self.released = False  # the rollout has written the task's end or handed it back, and writes no more
         self.lost = False  # another runner claimed the task, whose lease had expired
         self._lossless = False
         self._timeout: asyncio.Timeout | None = None

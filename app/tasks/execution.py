@@ -533,6 +533,7 @@ class _Attempt:
             if outcome.score is not None and not outcome.judged_by:
                 await admission.scored(session, row.id, outcome.score)
             await self._tell_end(session, outcome)
+            self._journal.stop_signal.released = True  # from the commit on, there is no lease to renew
         if self._executor.marks is not None:
             self._executor.marks.forget(row.id)
         _count_end(outcome, trajectory)
@@ -544,6 +545,7 @@ class _Attempt:
                 self._journal.stop_signal.lost = True
                 return
             await self._tell_end(session, outcome)
+            self._journal.stop_signal.released = True
         _count_end(outcome)
 
     async def _tell_end(self, session: AsyncSession, outcome: TaskOutcome) -> None:

@@ -1,12 +1,20 @@
 """Tasks from the queue to their end, with a real database, sandbox and API."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.rollout import RolloutLimits, StopSignal
 from app.base.values import Stop
 from app.db import lease, results, tables
+from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.sandbox.protocol import SessionLimits
 from app.skills import offers
@@ -150,6 +158,51 @@ async def test_a_rollout_that_has_suspended_its_task_may_go_on_to_its_end(projec
     async with Runner(project.sessions, execute, options):
         await project.submit()
         await ended.wait()
+
+
+class LateAnswers:
+    """Sessions of which the database tells late that a transaction was committed."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+        self.kw = sessions.kw
+
+    def __call__(self, **options: Any) -> AsyncSession:
+        return self._sessions(**options)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncSession]:
+        async with self._sessions.begin() as session:
+            yield session
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("ending", ["completed", "condemned"])
+async def test_a_task_that_ends_while_leases_are_renewed_is_not_taken_for_lost(
+    project: LedgerProject, ending: str
+) -> None:
+    lost = REGISTRY.get_sample_value("sage_task_leases_lost_total")
+    executor = project.executor(ScriptedEngine(project.tokenizer, script=writing))
+    late: Any = LateAnswers(project.sessions)
+    task_id = await project.submit(deaths=3)
+    if ending == "condemned":
+        async with project.sessions.begin() as session:
+            await session.merge(tables.Task(id=task_id, lone_deaths=9))
+    ended = asyncio.Event()
+
+    async def execute(*task: Any) -> None:
+        try:
+            await replace(executor, sessions=late).execute(*task)
+        finally:
+            ended.set()
+
+    async with Runner(project.sessions, execute, RunnerOptions(lease_seconds=0.9, poll_seconds=0.05)):
+        await ended.wait()
+        await asyncio.sleep(0.3)
+    row = await project.row(task_id)
+    assert (row.state, row.deaths) == (TaskState.DONE if ending == "completed" else TaskState.FAILED, 3)
+    assert REGISTRY.get_sample_value("sage_task_leases_lost_total") == lost
 
 
 async def test_a_runner_recovers_after_a_while_without_a_connection(
