@@ -27,7 +27,7 @@ async def test_the_cpu_limit_is_shared_and_interrupts_the_skill(sandbox: ForkedS
     assert (seen.stop, seen.alive, after.stdout) == (RunStop.CPU, True, "on\n")
     assert (seen.error or "").endswith("TimeoutError: the code used more than 0.5 s of CPU time")
     assert '  File "<skill spin>", line 2, in spin' in (seen.error or "")
-    assert seen.cpu_ms < 900
+    assert seen.cpu_ms < 10_000  # it would compute for ever
 
 
 async def test_a_skill_that_cannot_be_interrupted_is_killed_and_the_session_lives(sandbox: ForkedSandbox) -> None:
@@ -53,10 +53,10 @@ async def test_the_wall_limit_ends_the_session_as_for_any_code(sandbox: ForkedSa
 
 async def test_the_second_skill_that_cannot_be_interrupted_ends_the_session(sandbox: ForkedSandbox) -> None:
     skills = {"long": "def long() -> int:\n    return sum(range(10**11))\n"}
-    code = "for _ in range(9):\n    try:\n        long()\n    except TimeoutError:\n        pass"
+    code = "for _ in range(99):\n    try:\n        long()\n    except TimeoutError:\n        pass"
     (seen,) = await run_turns(sandbox, skills, code, limits=SessionLimits(cpu_seconds=0.2))
     assert (seen.stop, seen.alive) == (RunStop.CPU, False)
-    assert seen.cpu_ms < 4 * 200
+    assert seen.cpu_ms < 10_000  # 99 would take 40 s
 
 
 async def test_a_session_that_computes_beside_its_skill_gets_no_more_cpu_time(sandbox: ForkedSandbox) -> None:
@@ -67,4 +67,4 @@ async def test_a_session_that_computes_beside_its_skill_gets_no_more_cpu_time(sa
     )
     (seen,) = await run_turns(sandbox, skills, code, limits=SessionLimits(cpu_seconds=0.5))
     assert (seen.stop, seen.alive) == (RunStop.CPU, False)
-    assert seen.cpu_ms < 3.5 * 500
+    assert seen.cpu_ms < 10_000  # both would compute for minutes

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ _ROOM = 4 << 30
 _PARENT = _MEMORY if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).total > _ROOM else Path(tempfile.gettempdir())
 _DIRECTORY = _PARENT / f"sage-test-{RUN}" / "postgres"  # a short path: it holds a socket
 _MIGRATED = f"migrated_{RUN}"
+_CONNECTIONS = 400  # each of five workers may have two pools of 30
 
 
 def start() -> str:
@@ -29,7 +31,10 @@ def start() -> str:
     if given:
         return full_url(given)
     _remove_left()
-    url = postgres.start(_DIRECTORY)
+    _DIRECTORY.parent.mkdir(exist_ok=True)
+    with (_DIRECTORY.parent / "starting").open("w") as file:
+        flock(file, LOCK_EX)  # until the file is closed: the first worker restarts it
+        url = postgres.start(_DIRECTORY, connections=_CONNECTIONS)
     with _connection(url) as connection:
         for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # durability is not needed
             connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
