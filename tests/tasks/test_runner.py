@@ -164,9 +164,7 @@ class LateAnswers:
     """Sessions of which the database tells late that a transaction was committed."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-        self.kw = sessions.kw
+        self._sessions, self.kw = sessions, sessions.kw
 
     def __call__(self, **options: Any) -> AsyncSession:
         return self._sessions(**options)
