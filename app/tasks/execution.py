@@ -533,7 +533,6 @@ class _Attempt:
             if outcome.score is not None and not outcome.judged_by:
                 await admission.scored(session, row.id, outcome.score)
             await self._tell_end(session, outcome)
-            self._journal.stop_signal.released = True  # from the commit on, there is no lease to renew
         if self._executor.marks is not None:
             self._executor.marks.forget(row.id)
         _count_end(outcome, trajectory)
@@ -545,11 +544,12 @@ class _Attempt:
                 self._journal.stop_signal.lost = True
                 return
             await self._tell_end(session, outcome)
-            self._journal.stop_signal.released = True
         _count_end(outcome)
 
     async def _tell_end(self, session: AsyncSession, outcome: TaskOutcome) -> None:
-        """Append the last event, and mask those that came before a secret was known."""
+        """Append the last event, and mask those that came before a secret was known. Call it last before the
+        commit, from which on there is no lease to renew.
+        """
         await masking.mask(session, self._row.id, self._secrets)
         data: dict[str, object] = msgspec.to_builtins(outcome)
         if outcome.stop is not None:
@@ -557,6 +557,7 @@ class _Attempt:
             unusable = await trials.unusable(session, task.project_id, task.release_id)
             data["what_to_do"] = what_to_do(outcome.stop, outcome.score, unusable)
         await results.append(session, self._row.id, "done", data)
+        self._journal.stop_signal.released = True
 
 
 def _outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> TaskOutcome:
