@@ -15,6 +15,7 @@ from app.base.values import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill, Function, Observation, RunStop, SessionLimits
 from tests.support.every_row import every_row
+from tests.support.lateness import lateness
 
 _LIMITS = SessionLimits(cpu_seconds=0.4, wall_seconds=20, calls=30, output_chars=5_000, frame_bytes=1 << 18)
 _APIS = {"t": ["echo"]}
@@ -213,25 +214,16 @@ class _Recorder:
         return args[0]
 
 
-async def _note_lateness(late: list[float]) -> None:
-    while True:
-        before = monotonic()
-        await asyncio.sleep(0.01)
-        late.append(monotonic() - before - 0.01)
-
-
 async def _attack(sandbox: ForkedSandbox, source: str, turns: list[str], gate: asyncio.Semaphore) -> Contained:
-    async with gate:
-        host, started, late = _Recorder(), monotonic(), [0.0]
-        watching = asyncio.create_task(_note_lateness(late))
+    async with gate, lateness() as late:
+        host, started = _Recorder(), monotonic()
         session = await sandbox.open(_APIS, host, _LIMITS, prelude=[Function("f", source)])
         observations = []
         for turn in [_SECRET, *turns]:
             if session.alive:
                 observations.append(await session.run(turn))
         await session.close()
-        watching.cancel()
-        return Contained(observations, host.seen, monotonic() - started, max(late))
+        return Contained(observations, host.seen, monotonic() - started, late.seconds)
 
 
 @pytest_asyncio.fixture(scope="module")
