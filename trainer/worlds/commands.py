@@ -1,4 +1,5 @@
-"""The commands of the demo and of the experiments: `sage demo-apis`, `bootstrap`, `reproduce` and `simulate-live`.
+"""The commands of the demo, of worlds and of experiments: `sage demo-apis`, `worlds`, `bootstrap`, `reproduce` and
+`simulate-live`.
 
 What they need is imported when they are called: torch takes seconds, which `sage --help` need not wait for.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 import httpx
@@ -28,8 +29,10 @@ from app.base.settings import Settings
 from app.client.options import server_options
 from app.client.server import SageClient
 from app.engine.adapter_files import content_hash
+from trainer.environment import Split
 from trainer.evaluation.metrics import metrics_table
 from trainer.worlds.demo import make_token, read_token
+from trainer.worlds.external.packages import PACKAGES
 from trainer.worlds.recipes import AdapterRecipe, Recipe, with_settings
 from trainer.worlds.report import draw_curves, machine, provenance, record_commit, source_commit
 from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, Trial, conflicting_values, repeated_trials
@@ -470,3 +473,38 @@ def _write_simulated(runs: list[SimulationState], out: Path) -> None:
     }
     chart = draw_curves(curves(runs), ylabel="tasks solved, %, 5 days", xlabel="day")
     _write(out, "simulate_live", content, as_markdown(found), chart)
+
+
+@click.group()
+def worlds() -> None:
+    """Worlds that others made, to train and examine in."""
+
+
+@worlds.command("list")
+def list_worlds() -> None:
+    """Show which there are, and which of them are installed."""
+    for package in PACKAGES.values():
+        click.echo(f"{package.name:10} {'installed' if package.installed else '-':10} {package.summary}")
+
+
+@worlds.command("install")
+@click.argument("name", type=click.Choice(list(PACKAGES)))
+def install_world(name: str) -> None:
+    """Make the Python environment of a world, or make it anew. It takes minutes."""
+    PACKAGES[name].install(click.echo)
+
+
+@worlds.command("check")
+@click.argument("environment")
+@click.option("--split", type=click.Choice(get_args(Split)), help="of the tasks; default: all")
+def check_world(environment: str, split: Split | None) -> None:
+    """Solve the tasks of ENVIRONMENT by their reference solutions, by doing nothing, and by calls at random.
+
+    All must be solved by the first, and few by the others.
+    """
+    from trainer.worlds.external.check import check  # noqa: PLC0415  as above
+
+    found = asyncio.run(check(environment, [split] if split else get_args(Split)))
+    click.echo(f"{'':10}{'tasks':>8}{'reference':>12}{'nothing':>10}{'random':>9}")
+    for title, row in found.items():
+        click.echo(f"{title:10}{row.tasks:8}{row.reference:12}{row.nothing:10}{row.random:9}")

