@@ -2,7 +2,7 @@
 
 An environment is a plug-in: a function `load_environment(*, option: type = default, ...) -> Environment`,
 registered in the entry-point group `sage.environments` or named "module:attribute". Its keyword parameters are its
-options.
+options. If it has an attribute `installed`, a function, workers report it while that is true.
 """
 
 from collections.abc import Sequence

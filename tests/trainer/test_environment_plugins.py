@@ -48,12 +48,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_environment_is_found_by_its_name_and_unknown_names_list_it() -> None:
-    assert plugins.names(GROUP) == ["counting", "crud", "exam", "gym", "office", "practice", "strangers"]
     assert len(open_environment("counting?tasks=5").scenarios("test", 1, 0)[0].tasks) == 5
-    with pytest.raises(
-        InvalidError, match="has no 'shop', it has counting, crud, exam, gym, office, practice, strangers"
-    ):
+    with pytest.raises(InvalidError, match=f"has no 'shop', it has {', '.join(plugins.names(GROUP))}"):
         open_environment("shop")
+    assert "counting" in plugins.names(GROUP)
 
 
 @pytest.mark.slow

@@ -64,12 +64,21 @@ class EnvironmentReport:
             await runs.report(session, socket.gethostname(), self._environments)
 
 
+def _always() -> bool:
+    return True
+
+
 def installed_environments() -> list[EnvironmentInfo]:
-    """The environments of installed distributions. One that cannot be loaded is logged and left out."""
+    """The environments of installed distributions. One that cannot be loaded is logged and left out, and so is one
+    whose worlds are not installed.
+    """
     found = []
     for registration in (plugins.find(GROUP, name) for name in plugins.names(GROUP)):
         try:
-            schema = options_schema(registration.load())
+            load = registration.load()
+            if not getattr(load, "installed", _always)():
+                continue
+            schema = options_schema(load)
         except Exception:  # code of other packages: a broken one must not stop the worker
             log.exception("an environment cannot be loaded", environment=registration.name)
         else:

@@ -497,14 +497,15 @@ def install_world(name: str) -> None:
 @worlds.command("check")
 @click.argument("environment")
 @click.option("--split", type=click.Choice(get_args(Split)), help="of the tasks; default: all")
-def check_world(environment: str, split: Split | None) -> None:
+@click.option("--scenarios", type=_positive, help="of each split, at most; default: all")
+def check_world(environment: str, split: Split | None, scenarios: int | None) -> None:
     """Solve the tasks of ENVIRONMENT by their reference solutions, by doing nothing, and by calls at random.
 
     All must be solved by the first, and few by the others.
     """
-    from trainer.worlds.external.check import check  # noqa: PLC0415  as above
+    from trainer.worlds.external.check import ALL, check  # noqa: PLC0415  as above
 
-    found = asyncio.run(check(environment, [split] if split else get_args(Split)))
+    found = asyncio.run(check(environment, [split] if split else get_args(Split), scenarios or ALL))
     click.echo(f"{'':10}{'tasks':>8}{'reference':>12}{'nothing':>10}{'random':>9}")
     for title, row in found.items():
         click.echo(f"{title:10}{row.tasks:8}{row.reference:12}{row.nothing:10}{row.random:9}")

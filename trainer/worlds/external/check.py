@@ -18,7 +18,7 @@ from trainer.environment import Scenario, Split, open_environment
 from trainer.worlds.external.environment import ExternalEnvironment, ExternalWorld
 
 _CALLS: Final = 5  # at random
-_ALL: Final = 1_000_000  # scenarios
+ALL: Final = 1_000_000  # scenarios
 _VALUES: Final[Mapping[str, Sequence[Json]]] = {
     "integer": (0, 1, 2),
     "number": (0.5, 1.0),
@@ -37,16 +37,20 @@ class Checked(msgspec.Struct, kw_only=True):
     random: int = 0
 
 
-async def check(name: str, splits: Sequence[Split], report: bool = True) -> dict[str, Checked]:
-    """Raises InvalidError for an environment whose tasks have no reference solutions."""
+async def check(
+    name: str, splits: Sequence[Split], scenarios: int = ALL, *, report: bool = True
+) -> dict[str, Checked]:
+    """By at most so many scenarios of each split.
+
+    Raises InvalidError for an environment whose tasks have no reference solutions."""
     environment = open_environment(name)
     if not isinstance(environment, ExternalEnvironment):
         raise InvalidError(f"{name} is no world of others: name one that `sage worlds list` shows")
     found = {}
     for split in splits:
         row = found[split] = Checked()
-        scenarios = environment.scenarios(split, _ALL, 0)
-        tasks = [(scenario, task) for scenario in scenarios for task in scenario.tasks]
+        drawn = environment.scenarios(split, scenarios, 0)
+        tasks = [(scenario, task) for scenario in drawn for task in scenario.tasks]
         for scenario, task in tqdm(tasks, desc=split, unit="task", disable=None if report else True):
             row.tasks += 1
             row.reference += await _succeeds(environment, scenario, task, _solve)

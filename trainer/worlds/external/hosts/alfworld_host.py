@@ -298,7 +298,7 @@ class House:
                 where = _TREATMENTS[self.treatment][1]
                 container = next(name for name, kind in self.containers.items() if kind == where)
                 self._go_to(container)
-                self._treat(self.treatment, thing.name, container)
+                getattr(self, f"_{self.treatment}")(thing.name, container)
             if "toggle" in self.goal:
                 lamp = self._found(self.goal["toggle"])
                 self._use(lamp.name)
