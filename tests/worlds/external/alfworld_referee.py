@@ -89,24 +89,18 @@ def _id(name: str) -> str:
     return name.replace(" ", "_")
 
 
-class Recorded(House):
-    """Keeps what its solution does."""
+def solution(game: str) -> list[Step]:
+    """What its own solution does."""
+    house, steps = House(game), list[Step]()
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.steps: list[Step] = []
-        for operation in _OPERATIONS:
-            setattr(self, f"_{operation}", partial(self._recorded, operation, getattr(self, f"_{operation}")))
-
-    def _recorded(self, operation: str, act: Callable[..., Json], *values: str) -> Json:
-        self.steps.append((operation, dict(zip(inspect.signature(act).parameters, values, strict=True))))
+    def recorded(operation: str, act: Callable[..., Json], *values: str) -> Json:
+        steps.append((operation, dict(zip(inspect.signature(act).parameters, values, strict=True))))
         return act(*values)
 
-
-def solution(game: str) -> list[Step]:
-    house = Recorded(game)
+    for operation in _OPERATIONS:
+        setattr(house, f"_{operation}", partial(recorded, operation, getattr(house, f"_{operation}")))
     house.solve()
-    return house.steps
+    return steps
 
 
 def attempts(house: House, rng: Random, steps: int) -> Iterator[Step]:
@@ -152,7 +146,7 @@ def play(house: House, steps: Iterable[Step]) -> str:
 
 def main(games: int, steps: int) -> None:
     names = [each["id"] for each in AlfworldHost().tasks() if each["split"] == "test"]
-    rng, differences, reached = Random(0), [], 0
+    rng, differences, reached = Random(0), list[str](), 0
     for name in rng.sample(names, games):
         house = House(name)
         differences += filter(None, [play(house, solution(name))])

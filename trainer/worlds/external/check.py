@@ -46,7 +46,7 @@ async def check(
     environment = open_environment(name)
     if not isinstance(environment, ExternalEnvironment):
         raise InvalidError(f"{name} is no world of others: name one that `sage worlds list` shows")
-    found = {}
+    found: dict[str, Checked] = {}
     for split in splits:
         row = found[split] = Checked()
         drawn = environment.scenarios(split, scenarios, 0)

@@ -126,7 +126,7 @@ class House:
 
     @property
     def instruction(self) -> str:
-        templates = goal_library.gdict[self.kind]["templates"]
+        templates: list[str] = goal_library.gdict[self.kind]["templates"]
         words = {name: kind.lower() for name, kind in self.goal.items()}
         return Random(self.name).choice(templates).format(**words) + "."
 
