@@ -161,7 +161,7 @@ class WorkBenchHost:
 
     def _operation(self, tool: Tool) -> dict[str, Json]:
         parts = re.split(r"^(Parameters|Returns|Examples)\n-+\n", tool.description + "\n", flags=re.MULTILINE)
-        sections = dict(zip(parts[1::2], (inspect.cleandoc(each) for each in parts[2::2]), strict=True))
+        sections = dict(zip(parts[1::2], parts[2::2], strict=True))
         described = dict(_described(sections.get("Parameters", "")))
         properties = {
             name: {"type": "string", "description": described.get(name, "")}
