@@ -301,7 +301,7 @@ class _Rollout:
         opening = agent.profile.opening(task, offers, listed_apps(gateway.catalog))
         self._conversation = agent.conversation(policy.model, opening)
         limits = msgspec.structs.replace(agent.limits.session, project=task.project)
-        self._repl = _Repl(agent.sandbox, gateway, limits, offers, resume)
+        self._repl = Repl(agent.sandbox, gateway, limits, offers, resume)
 
     async def run(self) -> End:
         stop_signal = self._hooks.stop_signal
@@ -310,7 +310,7 @@ class _Rollout:
                 stop_signal.attach(self._clock)
                 await self._resume()
                 return await self._continue()
-        except _DivergedError as error:
+        except DivergedError as error:
             return Stop.IN_DOUBT, str(error)
         except ApprovalWantedError as wanted:
             await self._repl.close()
@@ -430,7 +430,7 @@ class _Rollout:
             self.turns.append(msgspec.structs.replace(self._unfinished, outcome=outcome, alive=False, calls=calls))
 
 
-class _DivergedError(Exception):
+class DivergedError(Exception):
     """Replayed code made other calls than the first time, so the session cannot be rebuilt."""
 
 
@@ -440,7 +440,7 @@ class _Ran(msgspec.Struct, frozen=True):
     calls: tuple[Call, ...]
 
 
-class _Repl:
+class Repl:
     """The Python session of one rollout. If it dies, it is rebuilt before the next turn.
 
     Keeps the code of the turns that left the session alive, and the results of their calls. A new session replays
@@ -470,7 +470,7 @@ class _Repl:
     ) -> tuple[Observation, tuple[Call, ...]]:
         """The observation and the calls made. `known` are the calls that an earlier attempt already made.
 
-        Raises _DivergedError if the session cannot be rebuilt, SandboxError if the sandbox is broken.
+        Raises DivergedError if the session cannot be rebuilt, SandboxError if the sandbox is broken.
         """
         session = await self.open_session()
         self._gateway.turn = turn
@@ -486,7 +486,7 @@ class _Repl:
         return observation, calls
 
     async def open_session(self) -> Session:
-        """The session, with everything run so far. Raises _DivergedError, SandboxError."""
+        """The session, with everything run so far. Raises DivergedError, SandboxError."""
         if self._session is not None:
             return self._session
         self._session = await self._sandbox.open(
@@ -516,4 +516,4 @@ class _Repl:
             raise SandboxError(f"{cause} while turn {earlier.turn + 1} was run again")
         if self._gateway.in_doubt is not None or len(calls) != len(earlier.calls):
             why = self._gateway.in_doubt or "run again, it did not make the same calls"
-            raise _DivergedError(f"turn {earlier.turn + 1} cannot be repeated: {why}")
+            raise DivergedError(f"turn {earlier.turn + 1} cannot be repeated: {why}")

@@ -112,12 +112,12 @@ class EpisodeRunner:
         Raises WorldError for whatever the environment raises, but for an AppError.
         """
         async with AsyncExitStack() as stack:
-            world = await _of_world(stack.enter_async_context(self.environment.open(scenario, task)), scenario)
-            gateway = _gateway(world, self.agent.limits.calls)
+            world = await of_world(stack.enter_async_context(self.environment.open(scenario, task)), scenario)
+            gateway = gateway_of(world, self.agent.limits.calls)
             gateway.guard = self._guard(offers, library)
             resume = ResumeState(seed=seed, now=world.now)
             trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, resume, hooks)
-            verdict = await _of_world(world.verify(trajectory), scenario)
+            verdict = await of_world(world.verify(trajectory), scenario)
             if library is None:
                 return Episode(trajectory, verdict)
             drafts = validate_drafts(trajectory, world.catalog).kept
@@ -156,7 +156,7 @@ class EpisodeRunner:
         return episodes
 
 
-async def _of_world(result: Awaitable[T], scenario: Scenario) -> T:
+async def of_world(result: Awaitable[T], scenario: Scenario) -> T:
     """Environments are of others, and may raise anything; what they raise of ours keeps its kind."""
     try:
         return await result
@@ -167,7 +167,8 @@ async def _of_world(result: Awaitable[T], scenario: Scenario) -> T:
         raise WorldError(f"the world of scenario {scenario.id!r} failed: {reason}") from error
 
 
-def _gateway(world: World, calls: int) -> Gateway:
+def gateway_of(world: World, calls: int) -> Gateway:
+    """By which one rollout calls a world's services, at most so many times."""
     if isinstance(world, OpensGateway):
         return world.open_gateway(calls)
     task = world.task

@@ -509,3 +509,29 @@ def check_world(environment: str, split: Split | None, scenarios: int | None) ->
     click.echo(f"{'':10}{'tasks':>8}{'reference':>12}{'nothing':>10}{'random':>9}")
     for title, row in found.items():
         click.echo(f"{title:10}{row.tasks:8}{row.reference:12}{row.nothing:10}{row.random:9}")
+
+
+@worlds.command("serve")
+@click.argument("environment")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8000, show_default=True)
+@click.option("--sessions", type=_positive, default=16, show_default=True, help="clients at a time")
+@click.option("--scenarios", type=_positive, default=100, show_default=True, help="listed of each split")
+@click.option("--turns", type=_positive, default=30, show_default=True, help="calls of a task, at most")
+def serve_world(environment: str, host: str, port: int, sessions: int, scenarios: int, turns: int) -> None:
+    """Serve the tasks of ENVIRONMENT by the protocol of OpenEnv, so that other trainers practise on them.
+
+    Their policies run Python that calls the apps of a task, in the sandbox, and complete it. Whoever reaches the
+    port may do so: there is no key.
+    """
+    # As above.
+    from app.agent.rollout import RolloutLimits  # noqa: PLC0415
+    from app.base.plugins import PluginSpec  # noqa: PLC0415
+    from trainer.environment import open_environment  # noqa: PLC0415
+    from trainer.worlds.openenv.server import ServerOptions, serve  # noqa: PLC0415
+
+    guard_output()
+    check_port(host, port, "another --port")
+    limits = msgspec.structs.replace(RolloutLimits.of(Settings.from_env()), turns=turns)
+    options = ServerOptions(sessions=sessions, scenarios=scenarios, limits=limits)
+    serve(PluginSpec.parse(environment).name, open_environment(environment), host, port, options)
