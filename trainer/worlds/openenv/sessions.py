@@ -198,18 +198,10 @@ class TaskSession:
                 stop = Stop.COMPLETED
             elif stop is None and episode.steps >= self._limits.turns:
                 stop = Stop.TURN_LIMIT
-            if stop is not None:
-                await self._judge(episode, stop)
-            return Result(
-                observation={
-                    "tool_name": tool,
-                    "result": text and tool_result(text),
-                    "error": error,
-                    "metadata": {},
-                },
-                reward=episode.reward,
-                done=episode.done,
-            )
+            about = {} if stop is None else await self._judge(episode, stop)
+            result = None if text is None else tool_result(text)
+            called = {"tool_name": tool, "result": result, "error": error, "metadata": {}}
+            return Result(observation=called, reward=episode.reward, done=episode.done, metadata=about)
 
     async def _answer(
         self, episode: _Episode, tool: str, arguments: Mapping[str, Json]
@@ -236,7 +228,7 @@ class TaskSession:
         return HOSTED.observation(observation), stop
 
     async def _judge(self, episode: _Episode, stop: Stop) -> dict[str, Json]:
-        episode.done = True
+        episode.done, episode.reward = True, None
         trajectory = Trajectory(
             task=episode.world.task,
             policy=Policy(),
