@@ -159,6 +159,11 @@ class Connection:
         self._lock = asyncio.Lock()
         self._lost = ""
 
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is awaited."""
+        return self._lock.locked()
+
     async def reset(self, arguments: Mapping[str, Json]) -> Step:
         """Raises WorldError, and FullError where there is no free session."""
         try:
@@ -238,7 +243,7 @@ class Connection:
         return WorldError(self._lost)
 
     async def close(self) -> None:
-        if not self._lock.locked():
+        if not self.busy:
             with suppress(ConnectionClosed, TimeoutError):
                 async with asyncio.timeout(_GOODBYE_SECONDS):
                     await self._socket.send(json.dumps({"type": "close"}))

@@ -311,8 +311,12 @@ def _by_seed(count: int) -> dict[Split, list[dict[str, Json]]]:
 async def _by_split(address: ServerAddress, most: int) -> dict[Split, list[dict[str, Json]]]:
     """The tasks of the server's own splits; without one for validation, a part of the training."""
     found: dict[Split, list[dict[str, Json]]] = {split: [] for split in _SPLITS}
-    [name, *_] = await address.ask("/list_environments")
-    for each in await address.ask(f"/{quote(name)}/splits"):
+    try:
+        [name, *_] = await address.ask("/list_environments")
+        splits = await address.ask(f"/{quote(name)}/splits")
+    except WorldError as error:
+        raise InvalidError(f"by=split: {address.url} lists no tasks ({error})") from error
+    for each in splits:
         count = (await address.ask(f"/{quote(name)}/num_tasks", {"split": each["name"]}))["num_tasks"]
         found[each["type"]] += [{"split": each["name"], "index": index} for index in range(min(count, most))]
     if not found["validation"]:
