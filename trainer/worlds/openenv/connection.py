@@ -101,7 +101,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
             raise WorldError(f"{self.url} answers {path} with status {status}: it speaks {UNKNOWN}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise WorldError(f"{self.url} answers {path} with no JSON: it speaks {UNKNOWN}") from error
         except TimeoutError as error:
             raise WorldError(f"{self.url} gave no answer within {self.seconds:g} s") from error
@@ -231,7 +231,7 @@ class Connection:
             raise self._lose(f"it gave no answer within {self.seconds:g} s") from error
         except (ConnectionClosed, OSError) as error:
             raise self._lose(f"the connection ended: {first_line(error)}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise self._lose(f"its reply is of another form ({error}): it speaks {UNKNOWN}") from error
 
     def _check(self) -> None:

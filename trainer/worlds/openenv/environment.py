@@ -23,6 +23,7 @@ import msgspec
 from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Catalog
 from app.apis.documents.protocols import parse_document
+from app.apis.naming import UniqueNames, operation_name
 from app.base.errors import InvalidError, WorldError
 from app.base.values import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
@@ -79,17 +80,15 @@ class OfferedTools(msgspec.Struct, frozen=True):
     """What the agent may do: call tools, or take steps of the one kind that there is."""
 
     catalog: Catalog
-    are_named: bool
+    names: Mapping[str, str] = {}  # of the tools, by those of their operations; empty: there are none
     submit: str = ""  # the tool that gets the answer
     answer: str = ""  # its argument
 
     def action(self, operation: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        if not self.are_named:
-            return dict(arguments)
-        return {"type": "call_tool", "tool_name": operation, "arguments": arguments}
+        return call_of(self.names[operation], arguments) if self.names else dict(arguments)
 
     def submission(self, answer: Json) -> dict[str, Json]:
-        return self.action(self.submit, {self.answer: answer} if self.answer else {})
+        return call_of(self.submit, {self.answer: answer} if self.answer else {})
 
 
 @dataclass(frozen=True)
@@ -253,6 +252,11 @@ class StepTransport(httpx.AsyncBaseTransport):
         return httpx.Response(200, json=value, request=request)
 
 
+def call_of(tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """The action that calls a tool."""
+    return {"type": "call_tool", "tool_name": tool, "arguments": arguments}
+
+
 def value_of(step: Step) -> Json:
     """What code gets: the result of a tool, or the observation. Raises RefusedCallError."""
     observation = {name: each for name, each in step.observation.items() if name != "metadata" or each}
@@ -277,7 +281,7 @@ def _one_step(schema: Mapping[str, Json], options: OpenEnvOptions) -> OfferedToo
     action["properties"] = {name: each for name, each in action["properties"].items() if name != "metadata"}
     about = str(action.pop("description", "")) or "Act, and see what comes of it."
     returns = schema.get("observation", {})
-    return OfferedTools(_catalog([ExternalOperation(_STEP, about, action, returns)]), are_named=False)
+    return OfferedTools(_catalog([ExternalOperation(_STEP, about, action, returns)]))
 
 
 def _listed(tools: Sequence[ListedTool], options: OpenEnvOptions) -> OfferedTools:
@@ -285,10 +289,14 @@ def _listed(tools: Sequence[ListedTool], options: OpenEnvOptions) -> OfferedTool
     submit = options.submit
     if submit and submit not in schemas:
         raise InvalidError(f"submit={submit}: the server has the tools {', '.join(schemas)}")
-    offered = [each for each in tools if each.name != submit]
-    catalog = _catalog([ExternalOperation(each.name, each.description, each.input_schema) for each in offered])
+    names = UniqueNames()
+    offered = {names.add(operation_name(each.name, "", "tool")): each for each in tools if each.name != submit}
+    if not offered:
+        raise WorldError("the server of OpenEnv offers no tools")
+    operations = [ExternalOperation(name, each.description, each.input_schema) for name, each in offered.items()]
     answer = next(iter(schemas[submit].get("properties", {})), "") if submit else ""
-    return OfferedTools(catalog, are_named=True, submit=submit, answer=answer)
+    wire_names = {name: each.name for name, each in offered.items()}
+    return OfferedTools(_catalog(operations), wire_names, submit, answer)
 
 
 def _catalog(operations: Sequence[ExternalOperation]) -> Catalog:

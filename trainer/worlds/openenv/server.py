@@ -316,7 +316,7 @@ async def _answer(sessions: Sessions, entry: Entry, text: str) -> bytes | None:
         return _refusal(error)
     except msgspec.ValidationError as error:
         return _refusal(RefusedError("VALIDATION_ERROR", f"Invalid message: {error}"))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return _refusal(RefusedError("INVALID_JSON", f"Invalid JSON: {error}"))
     except AppError as error:
         return _refusal(RefusedError("EXECUTION_ERROR", public_text(error)))

@@ -164,6 +164,23 @@ async def test_splits_share_no_seed() -> None:
     assert len(set.union(*seeds)) == 20
 
 
+async def test_a_tool_may_have_any_name() -> None:
+    def odd(message: dict[str, Any]) -> Json:
+        if message["type"] == "reset":
+            return observed({"goal": "Go."})
+        if message["data"]["type"] == "list_tools":
+            return observed(
+                {"tools": [{"name": name} for name in ("../listMails", "list mails/{id}", "list_mails")]}
+            )
+        return observed(called(message["data"]["tool_name"]))
+
+    async with serving(lambda: odd) as url, opened(load_openenv(url=url)) as (world, call):
+        names = world.catalog.names()["env"]
+        assert names == ["list_mails", "list_mails_id", "list_mails_2"]
+        found = [await call(f"env.{each}", [], {}) for each in names]
+    assert found == ["../listMails", "list mails/{id}", "list_mails"]
+
+
 async def test_an_environment_without_tools_takes_steps() -> None:
     def board(message: dict[str, Any]) -> Json:
         if message["type"] == "reset":
@@ -185,6 +202,7 @@ async def test_an_environment_without_tools_takes_steps() -> None:
         (hang_up, "the connection ended"),
         (lambda _: None, "it gave no answer within 5 s"),
         (lambda _: "<html>", "its reply is of another form"),
+        (lambda _: "[" * 100_000, "its reply is of another form"),
         (lambda _: {"type": "result", "data": {}}, "replies to a step with 'result'"),
         (lambda _: {"type": "observation", "data": {"obs": 1}}, "another version of OpenEnv's protocol than 0.10"),
     ],
@@ -252,6 +270,10 @@ async def test_a_server_that_cannot_be_used_says_why() -> None:
         assert "set the option instruction" in await error_of(url)
     async with serving(lambda: lambda _: failed("FACTORY_ERROR", "no display")) as url:
         assert "could not begin a task: no display" in await error_of(url)
+    async with serving(
+        lambda: lambda message: observed({"goal": "Go."} | ({"tools": []} if "type" in message["data"] else {}))
+    ) as url:
+        assert "offers no tools" in await error_of(url)
     async with serving(Tally, action=7) as url:
         assert "no schema of its actions" in await error_of(url)
 

@@ -42,10 +42,16 @@ class RawClient:
     async def ask(self, kind: str, data: Mapping[str, Json] | None = None) -> Any:
         with suppress(ConnectionClosed):  # why it is refused may have come before
             await self.tell(kind, data)
-        return json.loads(await self._socket.recv())["data"]
+        return await self.next()
 
     async def tell(self, kind: str, data: Mapping[str, Json] | None = None) -> None:
-        await self._socket.send(json.dumps({"type": kind, "data": data or {}}))
+        await self.tell_text(json.dumps({"type": kind, "data": data or {}}))
+
+    async def tell_text(self, text: str) -> None:
+        await self._socket.send(text)
+
+    async def next(self) -> Any:
+        return json.loads(await self._socket.recv())["data"]
 
     async def call(self, tool: str, **arguments: Json) -> Any:
         return await self.ask("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
@@ -153,6 +159,8 @@ async def test_what_a_client_sends_wrongly_is_refused_with_the_reason() -> None:
         assert (await client.ask("reset", {"split": "dev"}))["code"] == "VALIDATION_ERROR"
         assert "there is no task 99" in (await client.ask("reset", {"index": 99}))["message"]
         assert (await client.ask("restart"))["code"] == "UNKNOWN_TYPE"
+        await client.tell_text('{"type": "step", "data": ' + '{"a": ' * 100_000)
+        assert (await client.next())["code"] == "INVALID_JSON"
         assert (await client.ask("step", {"type": "move"}))["code"] == "VALIDATION_ERROR"
         await client.ask("reset", {"index": 0})
         errors = [
