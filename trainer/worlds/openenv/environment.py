@@ -34,7 +34,8 @@ from trainer.worlds.openenv.connection import UNKNOWN, Connection, ListedTool, S
 APP: Final = "env"
 _STEP: Final = "step"  # the operation of an environment without tools
 _SET: Final = 3  # tasks of a scenario, at most
-_PARTS: Final = 5  # of the seeds: one for validation and one for the test
+_PARTS: Final = 5  # of the seeds
+_HELD_OUT: Final[Mapping[int, Split]] = {3: "validation", 4: "test"}  # of these parts
 _CENT: Final = 100  # checks that a reward is counted as
 _NOW: Final = datetime(2026, 3, 2, 9, tzinfo=UTC)
 _GRACE: Final = 5.0  # seconds, for the server's limit to come first
@@ -311,22 +312,34 @@ def _by_seed(count: int) -> dict[Split, list[dict[str, Json]]]:
     """
     found: dict[Split, list[dict[str, Json]]] = {split: [] for split in _SPLITS}
     for seed in range(count):
-        split: Split = {_PARTS - 2: "validation", _PARTS - 1: "test"}.get(seed % _PARTS, "train")  # type: ignore[assignment]
-        found[split].append({"seed": seed})
+        found[_HELD_OUT.get(seed % _PARTS, "train")].append({"seed": seed})
     return found
+
+
+_Names = Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
+class _ListedSplit(msgspec.Struct, frozen=True):
+    name: str
+    type: Split
+
+
+class _Size(msgspec.Struct, frozen=True):
+    num_tasks: int
 
 
 async def _by_split(address: ServerAddress, most: int) -> dict[Split, list[dict[str, Json]]]:
     """The tasks of the server's own splits; without one for validation, a part of the training."""
     found: dict[Split, list[dict[str, Json]]] = {split: [] for split in _SPLITS}
     try:
-        [name, *_] = await address.ask("/list_environments")
-        splits = await address.ask(f"/{quote(name)}/splits")
-    except WorldError as error:
+        name = msgspec.convert(await address.ask("/list_environments"), _Names)[0]
+        splits = msgspec.convert(await address.ask(f"/{quote(name)}/splits"), list[_ListedSplit])
+        for split in splits:
+            asked = await address.ask(f"/{quote(name)}/num_tasks", {"split": split.name})
+            count = min(msgspec.convert(asked, _Size).num_tasks, most)
+            found[split.type] += [{"split": split.name, "index": index} for index in range(count)]
+    except (WorldError, msgspec.ValidationError) as error:
         raise InvalidError(f"by=split: {address.url} lists no tasks ({error})") from error
-    for each in splits:
-        count = (await address.ask(f"/{quote(name)}/num_tasks", {"split": each["name"]}))["num_tasks"]
-        found[each["type"]] += [{"split": each["name"], "index": index} for index in range(min(count, most))]
     if not found["validation"]:
         found["validation"] = found["train"][::_PARTS]
         del found["train"][::_PARTS]

@@ -265,7 +265,8 @@ async def test_a_server_that_cannot_be_used_says_why() -> None:
     async with serving(Tally) as url:
         assert "/ws answers /schema with status 404: it speaks another version" in await error_of(f"{url}/ws")
         assert "submit=send: the server has the tools raise_by, tell" in await error_of(url, submit="send")
-        assert "by=split" in await error_of(url, by="split")
+        assert "by=split" in (listing := await error_of(url, by="split"))
+        assert "lists no tasks" in listing
     async with serving(lambda: lambda _: observed({"metadata": {}})) as url:
         assert "set the option instruction" in await error_of(url)
     async with serving(lambda: lambda _: failed("FACTORY_ERROR", "no display")) as url:
