@@ -20,7 +20,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.support.listening_app import listening_app
 from tests.support.processes import free_ports
 from tests.support.scripted_engine import ScriptedEngine, block, byte_tokenizer
-from tests.trainer.worlds.openenv.test_served_tasks import LIMITS, verdict
+from tests.worlds.openenv.test_served_tasks import LIMITS, verdict
 from trainer.environment import open_environment
 from trainer.rollouts.episode import EpisodeRunner, gateway_of
 from trainer.worlds.openenv.environment import OpenEnvEnvironment, OpenEnvWorld, load_openenv

@@ -14,8 +14,8 @@ import pytest
 
 from app.base.errors import HostError, WorldError
 from tests.support.processes import free_ports
-from tests.trainer.worlds.openenv.solving import code_of, completion, drawn
-from tests.trainer.worlds.openenv.test_served_tasks import served, verdict
+from tests.worlds.openenv.solving import code_of, completion, drawn
+from tests.worlds.openenv.test_served_tasks import served, verdict
 from trainer.environment import Environment, Scenario
 from trainer.rollouts.episode import gateway_of
 from trainer.worlds.generated.gym import GymEnvironment

@@ -15,7 +15,7 @@ from app.agent.rollout import RolloutLimits
 from app.base.values import Json, Policy, Stop, Trajectory
 from app.sandbox.protocol import SessionLimits
 from tests.support.listening_app import listening_app
-from tests.trainer.worlds.openenv.solving import code_of, completion, drawn
+from tests.worlds.openenv.solving import code_of, completion, drawn
 from trainer.environment import Environment, Verdict
 from trainer.rollouts.episode import gateway_of
 from trainer.worlds.generated.gym import GymEnvironment
