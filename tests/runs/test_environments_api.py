@@ -137,11 +137,12 @@ async def test_a_worker_reports_what_is_installed_and_the_command_lists_it(api: 
         command = ["environments", "--url", str(client.base_url), "--key", key]
         assert "no worker has reported its environments yet" in await run(command)
         await EnvironmentReport(api.sessions).send()
-        *_, head, crud, exam, gym, office, practice, strangers = (await run(command)).splitlines()
+        *_, head, crud, exam, gym, office, openenv, practice, strangers = (await run(command)).splitlines()
     assert head.split() == ["environment", "version", "options", "and", "their", "defaults"]
     assert crud.split() == ["crud", "0.1.0", 'held_out="all"']
     assert exam.split() == ["exam", "0.1.0", 'digest=""', 'name="own-work"', 'on="recorded"']
     assert gym.split() == ["gym", "0.1.0", 'held_out="all"']
     assert office.split() == ["office", "0.1.0", "busy=0.0", 'names="fixed"', "site=null", 'wording="fixed"']
+    assert openenv.split()[:2] == ["openenv", "0.1.0"]
     assert practice.split() == ["practice", "0.1.0", "api", "(required)", 'paraphraser=""']
     assert strangers.split()[:2] == ["strangers", "0.1.0"]
