@@ -56,6 +56,8 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str
     environment: str
     retrieval: str
+    memory: str
+    extraction: str
     chain: int | None
     out: Path | None
 
@@ -116,6 +118,16 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
     default="scenario",
     show_default=True,
     help="how skills are found, in this process: a registered name or module:attribute",
+)
+@click.option(
+    "--memory", default="", help="text that tasks are shown of earlier ones, in this process, as the run setting"
+)
+@click.option(
+    "--extraction",
+    type=click.Choice(["inline", "post_hoc"]),
+    default="inline",
+    show_default=True,
+    help="when skills are written, in this process",
 )
 @click.option("--chain", type=click.IntRange(1), help="tasks of each scenario, in this process  [default: all]")
 @click.option(

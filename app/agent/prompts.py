@@ -165,6 +165,8 @@ class Full(msgspec.Struct, frozen=True):
         parts = [f"Apps:\n{_listed(apps)}"]
         if offers:
             parts += ["Skills that are already defined:", *map(_skill, offers)]
+        if task.memory:
+            parts.append(f"What earlier tasks taught:\n{task.memory}")
         if task.conversation:
             parts.append(f"What was said before, which the task may refer to:\n{task.conversation}")
         return [Message("system", _SYSTEM), Message("user", "\n\n".join([*parts, f"Task: {task.instruction}"]))]
@@ -215,7 +217,7 @@ def _end(text: str, limit: int) -> str:
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """One user message: the instruction verbatim, a line per offered skill, and what was said before."""
+    """One user message: the instruction verbatim, a line per offered skill, memories, and what was said before."""
 
     name: ClassVar[str] = "compact"
     stop_strings: ClassVar[tuple[str, ...]] = ()
@@ -226,6 +228,8 @@ class Compact(msgspec.Struct, frozen=True):
         lines = [task.instruction]
         if offers:
             lines += ["skills:", *(f"{offer.signature}: {offer.instruction}" for offer in offers)]
+        if task.memory:
+            lines += ["remembered:", task.memory]
         if task.conversation:
             lines += ["said before:", task.conversation]
         return [Message("user", "\n".join(lines))]

@@ -17,6 +17,7 @@ Groups, and where their parts are specified:
     sage.api_protocols  app.apis.documents.protocols; the one that recognizes a document is used
     sage.experts        trainer.rollouts.episode
     sage.judges         app.base.judge
+    sage.memories       trainer.rollouts.memories
 
 Listing and finding names imports none of the parts.
 

@@ -63,6 +63,14 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Tasks per chain."""
     skills: bool = True
     """Offer skills. False: every task alone, without a library."""
+    extraction: Literal["inline", "post_hoc"] = "inline"
+    """How skills come about in rollouts: from functions that a task writes for itself, or from one that is written
+    after a task that succeeded, and does it again in a fresh world.
+    """
+    memory: str = ""
+    """What rollouts are shown, as text, of the tasks of their chain before them: a name of the entry-point group
+    `sage.memories` with its options, beside skills or, with `skills=false`, instead.
+    """
     retrieval: str = "scenario"
     """How skills are found for a task in rollouts: a name of the entry-point group `sage.retrieval`. With
     `query_ngram`, `query_embedding` and `skill_embedding`, which use no labels, tasks with similar instructions
@@ -183,6 +191,7 @@ def check_runnable(settings: RunSettings) -> None:
         ("environment", environment),
         ("retrieval", settings.retrieval),
         ("reward", settings.reward),
+        ("memory", settings.memory.partition("?")[0]),
     ):
         if ":" in name:
             raise InvalidError(
@@ -190,6 +199,8 @@ def check_runnable(settings: RunSettings) -> None:
             )
     plugins.find("sage.retrieval", settings.retrieval)
     plugins.find("sage.rewards", settings.reward)
+    if settings.memory:
+        plugins.find("sage.memories", settings.memory.partition("?")[0])
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
     if settings.kind is RunKind.PRACTICE and not practice_option(settings, "api"):

@@ -169,6 +169,7 @@ class Task(msgspec.Struct, frozen=True):
     scenario: str | None = None
     variables: dict[str, str] = {}  # values for the server variables of the project's OpenAPI documents
     conversation: str = ""  # what was said before
+    memory: str = ""  # what is remembered of tasks before it, beside skills
 
 
 class SkillRun(msgspec.Struct, frozen=True, kw_only=True):

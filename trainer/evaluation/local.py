@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import structlog
@@ -34,6 +35,7 @@ from trainer.rollouts.episode import (
     open_stack,
     scenario_chain,
 )
+from trainer.rollouts.memories import NewMemory, open_memory
 
 log = structlog.get_logger(__name__)
 
@@ -48,11 +50,13 @@ async def evaluate_scenarios(  # noqa: PLR0913  what an evaluation sets
     at_once: int = 16,
     report: Callable[[int], object] | None = None,
     mix: Callable[[Scenario], Mix] | None = None,
+    new_memory: NewMemory | None = None,
 ) -> list[TaskResult]:
     """Run every scenario as a chain with a library of its own, or each task without one.
 
     `chain` is the number of tasks of each scenario, the first ones; by default all. `report` is called with the
-    number of tasks that were done since its last call. `mix` gives what adds skills to those found.
+    number of tasks that were done since its last call. `mix` gives what adds skills to those found,
+    `new_memory` what a chain remembers besides.
     """
     slots = asyncio.Semaphore(at_once)
 
@@ -61,7 +65,8 @@ async def evaluate_scenarios(  # noqa: PLR0913  what an evaluation sets
             skills = new_library() if library else None
             tasks = scenario_chain(scenario, chain)
             added = mix(scenario) if mix is not None else None
-            episodes = await episode_runner.run_chain(tasks, skills, range(len(tasks.tasks)), added)
+            memory = new_memory() if new_memory is not None else None
+            episodes = await episode_runner.run_chain(tasks, skills, range(len(tasks.tasks)), added, memory)
             if report is not None:
                 report(len(episodes))
             size = None if skills is None else len(skills)
@@ -112,6 +117,8 @@ class LocalEvaluation(msgspec.Struct, frozen=True, kw_only=True):
     retrieval: str = "scenario"
     chain: int | None = None  # tasks of each scenario; None: all
     at_once: int = 16  # chains
+    memory: str = ""  # as the run setting
+    extraction: Literal["inline", "post_hoc"] = "inline"  # as the run setting
 
 
 @asynccontextmanager
@@ -128,7 +135,9 @@ async def open_local_evaluation(evaluation: LocalEvaluation, settings: Settings)
         if adapter is not None:
             await stack.engine.load_adapter(adapter.name, adapter)
         agent = replace(stack.agent, engine=stack.engine)  # without retries
-        runner = EpisodeRunner(agent, stack.environment, Policy(adapter.name if adapter else BASE))
+        policy = Policy(adapter.name if adapter else BASE)
+        runner = EpisodeRunner(agent, stack.environment, policy, post_hoc=evaluation.extraction == "post_hoc")
+        new_memory = open_memory(evaluation.memory)
 
         async def evaluate(seed: int, library: bool, report: Report) -> list[TaskResult]:
             report(0)
@@ -140,6 +149,7 @@ async def open_local_evaluation(evaluation: LocalEvaluation, settings: Settings)
                 chain=evaluation.chain,
                 at_once=evaluation.at_once,
                 report=report,
+                new_memory=new_memory,
             )
 
         yield evaluate

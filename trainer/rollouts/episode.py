@@ -10,16 +10,16 @@ import asyncio
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from app.agent.prompts import Profile, choose_profile
-from app.agent.rollout import Agent, ResumeState, RolloutHooks, RolloutLimits, run_rollout
+from app.agent.rollout import Agent, ResumeState, RolloutHooks, RolloutLimits, hosted_agent, run_rollout
 from app.apis.calls.gateway import Gateway
 from app.apis.calls.skill_guard import GuardedSkill, SkillGuard, SkillManifest
 from app.base import plugins
@@ -27,8 +27,8 @@ from app.base.errors import AppError, WorldError
 from app.base.plugins import PluginSpec, load_options
 from app.base.settings import Settings, urls_in
 from app.base.values import Offer, Policy, Task, Trajectory
-from app.engine.protocol import ChatModel, Engine, RetryingEngine
-from app.engine.tokenizer import ChatTokenizer
+from app.engine.protocol import ChatAnswer, ChatModel, Engine, RetryingEngine, Tokens
+from app.engine.tokenizer import ChatTokenizer, Message
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from app.skills.checks import is_wrapper, validate_drafts
@@ -38,6 +38,7 @@ from app.skills.search import load_retrieval, needs_embeddings
 from trainer.engines.embedded import EnginePool, SubprocessEngine, local_embedder, subprocess_engine
 from trainer.engines.servers import SharedServers
 from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
+from trainer.rollouts.memories import Memory, transcript
 
 GROUP = "sage.experts"
 
@@ -80,6 +81,33 @@ def scenario_chain(scenario: Scenario, length: int | None = None) -> Chain:
     return Chain(scenario, tuple(scenario.tasks[:length]), scenario.label)
 
 
+_FUNCTION: Final = """\
+You are shown a task that was solved by Python. Write ONE function with typed parameters that does tasks of this \
+kind, what this task names being its arguments. After it, call it for this task, and end the task with \
+apis.supervisor.complete_task(), with the answer if it asked for one. Reply with one block of Python."""
+
+
+class _Prepared:
+    """A policy with one answer. Implements `ChatModel`."""
+
+    context_length: int | None = None
+    lost = Tokens()
+    thinks = False
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def answer(
+        self,
+        messages: Sequence[Message],  # noqa: ARG002
+        *,
+        max_tokens: int,  # noqa: ARG002
+        temperature: float,  # noqa: ARG002
+        stop_strings: Sequence[str] = (),  # noqa: ARG002
+    ) -> ChatAnswer:
+        return ChatAnswer(text=self._text)
+
+
 Mix: TypeAlias = Callable[[int, list[Offer]], list[Offer]]
 """What a task is offered, given its position in the chain and the skills that were found for it."""
 
@@ -96,6 +124,7 @@ class EpisodeRunner:
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     manifests: dict[UUID, SkillManifest] = field(default_factory=dict)  # of offers that are in no library
     guard_written: bool = False
+    post_hoc: bool = False  # skills are written after tasks that succeeded, not in them
 
     async def run_task(
         self,
@@ -106,8 +135,10 @@ class EpisodeRunner:
         *,
         seed: int = 0,
         hooks: RolloutHooks | None = None,
+        memory: str = "",
     ) -> Episode:
-        """One verified rollout in a world of its own. The skills it makes are saved in `library`.
+        """One verified rollout in a world of its own. The skills it makes are saved in `library`. `memory` is what
+        it is shown of earlier tasks.
 
         Raises WorldError for whatever the environment raises, but for an AppError.
         """
@@ -116,18 +147,41 @@ class EpisodeRunner:
             gateway = gateway_of(world, self.agent.limits.calls)
             gateway.guard = self._guard(offers, library)
             resume = ResumeState(seed=seed, now=world.now)
-            trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, resume, hooks)
+            shown = msgspec.structs.replace(world.task, memory=memory)
+            trajectory = await run_rollout(self.agent, shown, self.policy, gateway, offers, resume, hooks)
             verdict = await of_world(world.verify(trajectory), scenario)
-            if library is None:
-                return Episode(trajectory, verdict)
-            drafts = validate_drafts(trajectory, world.catalog).kept
-            manifests = {}
-            if drafts and self.guard_written:
-                manifests = await asyncio.to_thread(manifests_of, drafts, trajectory, world.catalog)
-            saved = await library.save(drafts, scenario.label, manifests)
-            earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
-            creditable = frozenset(offer.skill_id for offer in earning)
-            return Episode(trajectory, verdict, tuple(saved), creditable, manifests)
+            catalog = world.catalog
+        if library is None:
+            return Episode(trajectory, verdict)
+        source: Trajectory | None = trajectory
+        if self.post_hoc:
+            source = await self._written_after(scenario, task, trajectory) if verdict.success else None
+        drafts = validate_drafts(source, catalog).kept if source is not None else []
+        manifests = {}
+        if drafts and source is not None and self.guard_written:
+            manifests = await asyncio.to_thread(manifests_of, drafts, source, catalog)
+        saved = await library.save(drafts, scenario.label, manifests)
+        earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
+        creditable = frozenset(() if self.post_hoc else (offer.skill_id for offer in earning))
+        return Episode(trajectory, verdict, tuple(saved), creditable, manifests)
+
+    async def _written_after(self, scenario: Scenario, task: Task, done: Trajectory) -> Trajectory | None:
+        """The task again, in a fresh world, by a function that is written after it; None if that fails."""
+        code = await self.write(_FUNCTION, transcript(done))
+        agent = hosted_agent(self.agent, _Prepared(code))
+        once = replace(agent, limits=msgspec.structs.replace(agent.limits, turns=1))
+        again = await replace(self, agent=once, post_hoc=False).run_task(scenario, task)
+        return again.trajectory if again.verdict.success else None
+
+    async def write(self, instructions: str, material: str) -> str:
+        """A text by the policy; "" where the material does not fit. Raises EngineError."""
+        messages = [Message("system", instructions), Message("user", material)]
+        conversation = self.agent.conversation(self.policy.model, messages)
+        longest, most = conversation.max_length, self.agent.turn_tokens
+        length = conversation.prompt()
+        if longest is not None and length + most > longest:
+            return ""
+        return (await conversation.sample(max_tokens=most, temperature=0.0, seed=0)).text.strip()
 
     def _guard(self, offers: Sequence[Offer], library: InMemoryLibrary | None) -> SkillGuard:
         known = ChainMap(library.manifests if library is not None else {}, self.manifests)
@@ -140,19 +194,29 @@ class EpisodeRunner:
         )
 
     async def run_chain(
-        self, chain: Chain, library: InMemoryLibrary | None, seeds: Iterable[int], mix: Mix | None = None
+        self,
+        chain: Chain,
+        library: InMemoryLibrary | None,
+        seeds: Iterable[int],
+        mix: Mix | None = None,
+        memory: Memory | None = None,
     ) -> list[Episode]:
         """Run the tasks of a chain in order, each with the skills that the earlier ones made.
 
         `seeds` has one per task. `library` must be empty and used for this chain only: chains that are compared
         must not share skills. Without one every task runs without skills. `mix` adds others to those found.
+        `memory` must be empty as well.
         """
         episodes = []
         for position, (task, seed) in enumerate(zip(chain.tasks, seeds, strict=True)):
             offers = await library.find(task.instruction, chain.label) if library is not None else []
             if mix is not None:
                 offers = mix(position, offers)
-            episodes.append(await self.run_task(chain.scenario, task, library, offers, seed=seed))
+            recalled = await memory.recall(task) if memory is not None else ""
+            done = await self.run_task(chain.scenario, task, library, offers, seed=seed, memory=recalled)
+            if memory is not None:
+                await memory.learn(done, self.write)
+            episodes.append(done)
         return episodes
 
 

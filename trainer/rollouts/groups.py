@@ -28,6 +28,7 @@ from app.skills.similarity import NgramIndex
 from trainer.environment import Environment, Scenario, Split
 from trainer.rewards import chain_step, scored_rollout
 from trainer.rollouts.episode import Chain, Episode, EpisodeRunner, LibraryFactory, Mix
+from trainer.rollouts.memories import NewMemory
 from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
 from trainer.sage.reward import ChainStep, RewardRule, known_rewards, with_use_values
@@ -119,6 +120,7 @@ class GroupCollector:
     new_library: LibraryFactory
     _: KW_ONLY
     crowd: Crowd | None = None  # None: tasks are offered what fits alone
+    new_memory: NewMemory | None = None  # None: nothing is remembered but skills
     report: Callable[[int, int], object] | None = None  # chains rolled out, and of how many
     at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs
 
@@ -135,8 +137,9 @@ class GroupCollector:
                 library = self.new_library() if self.settings.skills else None
                 seeds = [rng.getrandbits(31) for _ in chain.tasks]
                 mix = self._mix(chain, library, f"crowd {seed} {number}") if library is not None else None
+                memory = self.new_memory() if self.new_memory is not None else None
                 try:
-                    return await self.runner.run_chain(chain, library, seeds, mix)
+                    return await self.runner.run_chain(chain, library, seeds, mix, memory)
                 except WorldError as error:
                     log.exception("a rollout is left out")
                     failures.append(error)

@@ -31,6 +31,7 @@ from trainer.learning.adapter import PublishedAdapter, TrainingOutput
 from trainer.learning.learner import Checkpoints, Learner
 from trainer.rollouts.episode import EpisodeRunner, RolloutStack, open_stack
 from trainer.rollouts.groups import ChainRollout, Crowd, CrowdSkill, GroupCollector, draw_chains
+from trainer.rollouts.memories import open_memory
 from trainer.run_job import Job, RunProgress
 from trainer.runs.start import probe_prompt
 from trainer.sage.advantages import AdvantagedRollout, ScoredRollout, compute_advantages
@@ -230,9 +231,16 @@ class RolloutTraining:
     def _collector(self, policy: PublishedAdapter, crowd: Crowd) -> GroupCollector:
         agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
         environment, policy_now = self.stack.environment, Policy(policy.hash)
-        runner = EpisodeRunner(agent, environment, policy_now, crowd.manifests, self.guard_written)
-        offered = crowd if self.crowded else None
-        return GroupCollector(runner, self.settings, self.stack.new_library, crowd=offered, report=self.rolled_out)
+        post_hoc = self.settings.extraction == "post_hoc"
+        runner = EpisodeRunner(agent, environment, policy_now, crowd.manifests, self.guard_written, post_hoc)
+        return GroupCollector(
+            runner,
+            self.settings,
+            self.stack.new_library,
+            crowd=crowd if self.crowded else None,
+            new_memory=open_memory(self.settings.memory),
+            report=self.rolled_out,
+        )
 
     async def _serve_latest(self) -> PublishedAdapter:
         """Load the current policy into the engine under a name of its own, and unload the one before it."""

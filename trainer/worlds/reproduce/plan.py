@@ -27,6 +27,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     sft: bool = True  # start from the supervised adapter; False: from the base model
     retrieval: str = "scenario"  # of skills; chains are of one scenario in any case
     crowded: bool = False  # offer skills of other scenarios, too; not so in the paper
+    named: bool = False  # run only if `only` names it
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -78,7 +79,11 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def conditions(self) -> dict[str, Condition]:
         """Those to run."""
-        return {each.name: each for each in self._conditions() if not self.only or each.name in self.only}
+        return {
+            each.name: each
+            for each in self._conditions()
+            if (not each.named if not self.only else each.name in self.only)
+        }
 
     def condition(self, name: str) -> Condition:
         """Also one that `only` leaves out: the plan on disk is the first call's."""
@@ -98,6 +103,11 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
             yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(), retrieval=mode)
         same = max(1, self.pairs * 2 // 3)  # with three tasks per chain, as many rollouts
         yield Condition(name="chain_3", seeds=few, settings=self._settings(chain=3, pairs=same))
+        for name, memory in MEMORIES.items():
+            remembers = self._settings(skills=False, reward="chain", memory=memory)
+            yield Condition(name=name, seeds=few, settings=remembers, named=True)
+        after = self._settings(reward="chain", extraction="post_hoc")
+        yield Condition(name="post_hoc", seeds=few, settings=after, retrieval="query_embedding", named=True)
 
     def _settings(self, **changes: object) -> RunSettings:
         common: dict[str, object] = {
@@ -134,6 +144,15 @@ PRETRAINED = ExperimentPlan(
 
 RETRIEVALS = ("query_ngram", "query_embedding", "skill_embedding")
 """Compared with retrieval by scenario, which `sage` uses."""
+
+
+MEMORIES = {
+    "workflows": "workflows",  # Agent Workflow Memory
+    "workflows_by_rule": "workflows?writer=rule",
+    "insights": "insights",  # ExpeL
+    "playbook": "playbook",  # ACE
+}
+"""Baselines that remember text instead of skills. The one that remembers skills is `post_hoc`, after Voyager."""
 
 
 _IN_CROWD = "_in_crowd"

@@ -20,6 +20,7 @@ import msgspec
 import torch
 
 from app.base.files import write_atomically
+from app.base.run_settings import RunSettings
 from app.base.settings import Settings
 from app.base.values import Policy
 from trainer.environment import Environment, Scenario, Split, open_environment
@@ -29,6 +30,7 @@ from trainer.learning.adapter import PublishedAdapter, with_lora
 from trainer.learning.learner import Checkpoints, Learner
 from trainer.learning.model import base_dtype, load_model
 from trainer.rollouts.episode import EpisodeRunner, Mix, RolloutStack, open_stack
+from trainer.rollouts.memories import open_memory
 from trainer.runs.rollout import RolloutTraining, TrainingStep
 from trainer.worlds.office.rollouts import crowd_around
 from trainer.worlds.recipes import file_name
@@ -101,7 +103,7 @@ class TrialRunner:
         async def report(done: TrainingStep) -> None:
             curve.add({"step": done.index, **done.metrics})  # now: its validation may be interrupted
             if self._is_validated(done.index):
-                await self._validate(done.index, done.adapter, curve, library=rules.skills)
+                await self._validate(done.index, done.adapter, curve, rules)
             else:
                 shutil.rmtree(done.adapter.path, ignore_errors=True)
 
@@ -120,9 +122,9 @@ class TrialRunner:
     def _is_validated(self, step: int) -> bool:
         return step % self.plan.validate_every == 0
 
-    async def _validate(self, step: int, adapter: PublishedAdapter, curve: "_Curve", *, library: bool) -> None:
+    async def _validate(self, step: int, adapter: PublishedAdapter, curve: "_Curve", rules: RunSettings) -> None:
         """Add the validation of a step, whose adapter the engine has loaded, to its metrics."""
-        results = await self.evaluate(adapter.hash, "validation", _VALIDATION_SEED, library=library)
+        results = await self.evaluate(adapter.hash, "validation", _VALIDATION_SEED, rules)
         keep_adapter(adapter.path, adapter.hash, self.work)
         validation = msgspec.to_builtins(measure(results))
         curve.add(curve.at(step) | {"validation": validation, "adapter": adapter.hash})
@@ -133,17 +135,17 @@ class TrialRunner:
         if step and self._is_validated(step) and "validation" not in curve.at(step):
             adapter = run.learner.publish(run.directory / "adapters")
             await self.stack.engine.load_adapter(adapter.hash, adapter.path)
-            await self._validate(step, adapter, curve, library=run.settings.skills)
+            await self._validate(step, adapter, curve, run.settings)
             await self.stack.engine.unload_adapter(adapter.hash)
 
     async def evaluate_best(self, trial: Trial) -> None:
         """Evaluate the best step on the test templates; for SAGE also with skills off."""
         trained = msgspec.json.decode(trial_file(self.work, trial).read_bytes(), type=TrialResult)
         await self.stack.engine.load_adapter(trained.adapter, self.work / "adapters" / trained.adapter)
-        skills = self.plan.settings(trial).skills
+        rules = self.plan.settings(trial)
         for row in evaluated_rows(self.plan, trial.condition):
-            library = skills and row != "sage_skills_off"
-            await self._evaluate_row(row, trial.seed, trained.adapter, library=library)
+            off = msgspec.structs.replace(rules, skills=False)
+            await self._evaluate_row(row, trial.seed, trained.adapter, off if row == "sage_skills_off" else rules)
 
     async def baselines(self, seed: int) -> None:
         """Evaluate the base model with a library, and the supervised start."""
@@ -151,16 +153,16 @@ class TrialRunner:
         await self.stack.engine.load_adapter(start.name, start)
         for row in baseline_rows(self.plan):
             model = Policy().model if row == "prompt_only" else start.name
-            await self._evaluate_row(row, seed, model, library=row != "sft_skills_off")
+            await self._evaluate_row(row, seed, model, RunSettings(skills=row != "sft_skills_off"))
 
-    async def _evaluate_row(self, row: str, seed: int, model: str, *, library: bool) -> None:
+    async def _evaluate_row(self, row: str, seed: int, model: str, rules: RunSettings) -> None:
         for title in self.plan.exam_titles:
             path = results_file(self.work, row, seed, title)
             if not path.exists():  # or it was evaluated before an interruption
                 environment = open_environment(self.plan.exams[title]) if title else None
-                mix = crowd_around if condition_of(row) != row and library else None
+                mix = crowd_around if condition_of(row) != row and rules.skills else None
                 test = _TEST_SEED + seed
-                results = await self.evaluate(model, "test", test, environment, library=library, mix=mix)
+                results = await self.evaluate(model, "test", test, rules, environment, mix)
                 write_atomically(msgspec.json.encode(RowResults(row=row, seed=seed, results=results)), path)
 
     async def evaluate(
@@ -168,21 +170,21 @@ class TrialRunner:
         model: str,
         split: Split,
         seed: int,
+        rules: RunSettings,
         environment: Environment | None = None,
-        *,
-        library: bool,
         mix: Callable[[Scenario], Mix] | None = None,
     ) -> list[TaskResult]:
-        """In the plan's environment unless another one is given."""
+        """In the plan's environment unless another one is given, with the skills and the memory of a run."""
         count = self.plan.validation if split == "validation" else self.plan.exam
         place = environment or self.stack.environment
         return await evaluate_scenarios(
-            EpisodeRunner(self.stack.agent, place, Policy(model)),
+            EpisodeRunner(self.stack.agent, place, Policy(model), post_hoc=rules.extraction == "post_hoc"),
             place.scenarios(split, count, seed),
-            library=library,
+            library=rules.skills,
             new_library=self.stack.new_library,
             at_once=32,
             mix=mix,
+            new_memory=open_memory(rules.memory),
         )
 
     def _start(self) -> Path:
