@@ -41,7 +41,7 @@ def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     own = {"up", "console", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "manifests"}
     client = {"run", "tasks", "score", "apis", "skills", "keys", "projects", "approvals"}
     training = {"collect", "export", "train", "practice", "runs", "releases"}
-    demo = {"demo-apis", "bootstrap", "environments", "eval", "models", "reproduce", "simulate-live"}
+    demo = {"demo-apis", "bootstrap", "environments", "eval", "models", "reproduce", "simulate-live", "worlds"}
     assert listed == own | client | training | demo
 
 
