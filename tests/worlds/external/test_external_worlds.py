@@ -60,6 +60,24 @@ def test_tasks_of_a_family_form_scenarios_of_three_and_validation_is_taken_from_
     assert environment.scenarios("train", 5, 7) != environment.scenarios("train", 5, 8)
 
 
+def test_a_world_for_exams_has_a_test_split_alone_and_says_so_to_who_trains_in_it() -> None:
+    environment = tally(arguments=("exam",))
+    assert environment.splits == ["test"]
+    assert len(environment.scenarios("test", 100, 0)) == 4
+    for split in ("train", "validation"):
+        with pytest.raises(InvalidError, match=f"tally has no tasks of the split {split}, only of test"):
+            environment.scenarios(split, 100, 0)
+
+
+async def test_what_changes_more_than_a_task_may_is_refused_as_nobody_approves_it() -> None:
+    async with opened(tally(arguments=("exam",))) as (world, _):
+        gateway = world.open_gateway(max_calls=10)
+        await gateway("tally.raise_by", [], {"amount": 1})
+        with pytest.raises(HostError, match="was not called: nobody approved it in time"):
+            await gateway("tally.raise_by", [], {"amount": 1})
+        assert (await gateway("tally.show", [], {}))["value"] == 1
+
+
 async def test_its_tools_are_called_as_apis_and_its_own_checks_judge() -> None:
     async with opened(tally()) as (world, gateway):
         assert world.now.isoformat() == "2026-05-01T12:00:00+00:00"

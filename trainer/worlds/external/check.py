@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 from tqdm import tqdm
 
-from app.apis.calls.gateway import Gateway
 from app.apis.catalog import Parameter
 from app.base.errors import HostError, InvalidError
 from app.base.values import Json, Policy, Stop, Task, Trajectory
@@ -40,14 +39,15 @@ class Checked(msgspec.Struct, kw_only=True):
 async def check(
     name: str, splits: Sequence[Split], scenarios: int = ALL, *, report: bool = True
 ) -> dict[str, Checked]:
-    """By at most so many scenarios of each split.
+    """By at most so many scenarios of each split. Of several splits those without tasks are left out.
 
-    Raises InvalidError for an environment whose tasks have no reference solutions."""
+    Raises InvalidError for an environment whose tasks have no reference solutions.
+    """
     environment = open_environment(name)
     if not isinstance(environment, ExternalEnvironment):
         raise InvalidError(f"{name} is no world of others: name one that `sage worlds list` shows")
     found: dict[str, Checked] = {}
-    for split in splits:
+    for split in [each for each in splits if each in environment.splits] or splits:
         row = found[split] = Checked()
         drawn = environment.scenarios(split, scenarios, 0)
         tasks = [(scenario, task) for scenario in drawn for task in scenario.tasks]
@@ -82,7 +82,7 @@ async def _do_nothing(world: ExternalWorld) -> Json:
 async def _call_at_random(world: ExternalWorld) -> Json:
     """Operations of the world with values that fit their types, through the gateway."""
     rng = Random(world.task.instruction)
-    gateway = Gateway(world.catalog, world.client)
+    gateway = world.open_gateway(_CALLS)
     operations = [each for app in world.catalog.apps.values() for each in app.operations.values()]
     answer: Json = None
     for operation in rng.choices(operations, k=_CALLS):

@@ -18,10 +18,13 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import httpx
 import msgspec
 
-from app.apis.catalog import Catalog
+from app.apis.approvals.gate import ApprovalDecision, ApprovalGate, ApprovalWantedError
+from app.apis.calls.gateway import Gateway
+from app.apis.catalog import Catalog, Operation
 from app.apis.documents.protocols import parse_document
-from app.base.errors import WorldError
-from app.base.values import Json, Stop, Task, Trajectory
+from app.base.errors import InvalidError, WorldError
+from app.base.values import Call, Json, Stop, Task, Trajectory
+from app.projects.settings import ApprovalRules
 from trainer.environment import Scenario, Split, Verdict
 from trainer.worlds.external.processes import HostCommand, RefusedCallError, WorldPool, WorldProcess
 
@@ -39,6 +42,7 @@ class ExternalTask(msgspec.Struct, frozen=True):
     split: Split
     family: str
     apps: str  # the key of the apps that it may call
+    changes: int | None = None  # calls that may change something, at most; None: no limit
 
 
 class ExternalOperation(msgspec.Struct, frozen=True):
@@ -57,9 +61,28 @@ class ExternalApp(msgspec.Struct, frozen=True):
     operations: tuple[ExternalOperation, ...]
 
 
+class Reference(msgspec.Struct, frozen=True):
+    """The calls that reach a goal, by operation, and the answer that belongs to it."""
+
+    instruction: str
+    calls: tuple[tuple[str, dict[str, Json]], ...]
+    answer: str
+
+
+class UnattendedGate(ApprovalGate):
+    """Refuses what waits for a person."""
+
+    async def refusal(self, operation: Operation, call: Call, url: str) -> str | None:
+        try:
+            return await super().refusal(operation, call, url)
+        except ApprovalWantedError as wanted:
+            asked = wanted.request
+            return ApprovalDecision(seq=asked.seq, digest=asked.digest, state="expired").refusal(asked.api)
+
+
 @dataclass(frozen=True)
 class ExternalWorld:
-    """One task in a process of its package. Implements `World`."""
+    """One task in a process of its package. Implements `World` and `OpensGateway`."""
 
     task: Task
     catalog: Catalog
@@ -67,6 +90,21 @@ class ExternalWorld:
     now: datetime
     process: WorldProcess
     number: int
+    changes: int | None = None
+
+    def open_gateway(self, max_calls: int) -> Gateway:
+        """With the rules that a project would set, and nobody who approves more than these permit."""
+        approvals = None
+        if self.changes is not None:
+            rules = ApprovalRules(max_writes=self.changes) if self.changes else ApprovalRules(default="write")
+            approvals = UnattendedGate(rules)
+        return Gateway(
+            self.catalog,
+            self.client,
+            instruction=self.task.instruction,
+            approvals=approvals,
+            max_calls=max_calls,
+        )
 
     async def verify(self, trajectory: Trajectory) -> Verdict:
         completed = trajectory.stop is Stop.COMPLETED
@@ -76,6 +114,10 @@ class ExternalWorld:
     async def solve(self) -> Json:
         """Do the task by the package's reference solution. Its answer."""
         return await self.process.ask("solve", world=self.number)
+
+    async def reference(self, goal: str) -> Reference:
+        """How the package reaches a goal, where it says so."""
+        return msgspec.convert(await self.process.ask("reference", world=self.number, goal=goal), Reference)
 
 
 class ExternalEnvironment:
@@ -108,8 +150,18 @@ class ExternalEnvironment:
             del splits["train"][::_VALIDATION]
         return splits
 
+    @property
+    def splits(self) -> list[Split]:
+        """Those with tasks: an exam has the split "test" alone."""
+        return [split for split, found in self._splits.items() if found]
+
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
-        """At most `count`: a package has no more than it has."""
+        """At most `count`: a package has no more than it has. Raises InvalidError for a split without tasks."""
+        if split not in self.splits:
+            raise InvalidError(
+                f"{self._world} has no tasks of the split {split}, only of {', '.join(self.splits)}: it is for "
+                "exams, so train and validate in another environment"
+            )
         return Random(f"{self._world} {seed}").sample(found := self._splits[split], min(count, len(found)))
 
     @asynccontextmanager
@@ -123,7 +175,7 @@ class ExternalEnvironment:
             try:
                 async with httpx.AsyncClient(transport=WorldTransport(process, number)) as client:
                     now = datetime.fromisoformat(opened["now"]) if opened["now"] else _NOW
-                    yield ExternalWorld(task, catalog, client, now, process, number)
+                    yield ExternalWorld(task, catalog, client, now, process, number, known.changes)
             finally:
                 with suppress(WorldError):  # it was lost before
                     await process.ask("close", world=number)

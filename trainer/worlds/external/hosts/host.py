@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 Json = Any
 
@@ -38,6 +38,14 @@ class World(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Scripted(World, Protocol):
+    """A world whose reference solutions can be carried out from outside, call by call."""
+
+    def reference(self, goal: str) -> dict[str, Json]:
+        """The `instruction` of a goal, the `calls` that reach it, as operation and arguments, and its `answer`."""
+        ...
 
 
 class Host(Protocol):
@@ -103,6 +111,9 @@ class _Session:
 
     def solve(self, world: int) -> Json:
         return self._worlds[world].solve()
+
+    def reference(self, world: int, goal: str) -> Json:
+        return cast("Scripted", self._worlds[world]).reference(goal)
 
     def close(self, world: int) -> None:
         self._worlds.pop(world).close()
