@@ -23,7 +23,7 @@ def _leave_out_models() -> None:
     pipelines = ModuleType("agentdojo.agent_pipeline")
     pipelines.__path__ = [str(Path(agentdojo.__file__).parent / "agent_pipeline")]
     client = ModuleType("agentdojo.agent_pipeline.llms.google_llm")
-    client.EMPTY_FUNCTION_NAME = "<empty-function>"  # type: ignore[attr-defined]  all that others import of it
+    vars(client)["EMPTY_FUNCTION_NAME"] = "<empty-function>"  # all that others import of it
     sys.modules |= {each.__name__: each for each in (pipelines, client)}
 
 
@@ -85,7 +85,7 @@ class AgentDojoWorld:
 
     def reference(self, goal: str) -> dict[str, Json]:
         """By which the package does the "task", or the "injection". It has no calls for some injections."""
-        task = self._task if goal == "task" else self._injection
+        task: BaseUserTask | BaseInjectionTask = self._task if goal == "task" else self._injection
         calls = task.ground_truth(self._before.model_copy(deep=True))
         return {
             "instruction": task.PROMPT if goal == "task" else task.GOAL,

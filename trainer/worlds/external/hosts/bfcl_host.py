@@ -164,7 +164,9 @@ class BfclHost:
         """Of one task: it says which functions are held back."""
         entry = self._entries[key]
         user = [_NEXT, _ADDED] if "missed_function" in entry else [_NEXT]
-        apps = {_USER: {"name": _USER, "description": "The user whom you work for.", "operations": user}}
+        apps: dict[str, dict[str, Json]] = {
+            _USER: {"name": _USER, "description": "The user whom you work for.", "operations": user}
+        }
         for function in entry["function"]:
             name = self._apps[function["name"]]
             description = function["description"].partition(_OF_TOOL)[0]
@@ -182,7 +184,8 @@ def _said(messages: list[dict[str, str]]) -> str:
 
 def _app(name: str) -> str:
     """Of a class of the package: as its document is named."""
-    return MULTI_TURN_FUNC_DOC_FILE_MAPPING[name].removesuffix(".json")
+    document: str = MULTI_TURN_FUNC_DOC_FILE_MAPPING[name]
+    return document.removesuffix(".json")
 
 
 def _operation(function: dict[str, Json]) -> dict[str, Json]:
