@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -97,7 +97,7 @@ PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
 )
 
 
-Load = Callable[..., ExternalEnvironment]
+Load = TypeVar("Load", bound=Callable[..., ExternalEnvironment])
 
 
 def _of(package: Package) -> Callable[[Load], Load]:
