@@ -46,7 +46,7 @@ class TaskContext(msgspec.Struct, frozen=True):
 
 def task_of(row: tables.Task, project: str) -> Task:
     """The task as a rollout gets it."""
-    return Task(project=project, **columns(row, Task, "project"))
+    return Task(project=project, **columns(row, Task, "project", "memory"))
 
 
 def is_chosen(task_id: UUID, percent: float) -> bool:
