@@ -15,6 +15,7 @@ from app.base.errors import HostError, InvalidError
 from app.base.values import Json, Policy, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, open_environment
 from trainer.worlds.external.environment import ExternalEnvironment, ExternalWorld
+from trainer.worlds.external.processes import RefusedCallError
 
 _CALLS: Final = 5  # at random
 ALL: Final = 1_000_000  # scenarios
@@ -72,7 +73,9 @@ async def _succeeds(
 
 
 async def _solve(world: ExternalWorld) -> Json:
-    return await world.solve()
+    with suppress(RefusedCallError):  # the package has no solution
+        return await world.solve()
+    return None
 
 
 async def _do_nothing(world: ExternalWorld) -> Json:

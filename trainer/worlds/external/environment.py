@@ -112,7 +112,7 @@ class ExternalWorld:
         return msgspec.convert(found, Verdict)
 
     async def solve(self) -> Json:
-        """Do the task by the package's reference solution. Its answer."""
+        """Do the task by the package's reference solution. Its answer. Raises RefusedCallError without one."""
         return await self.process.ask("solve", world=self.number)
 
     async def reference(self, goal: str) -> Reference:
@@ -196,12 +196,12 @@ class WorldTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """400 for a call that the world refuses. Raises httpx.ReadError where the world is lost."""
-        operation = request.url.path.strip("/")
+        app, operation = request.url.host.replace("-", "_"), request.url.path.strip("/")
         given = await request.aread()
         arguments = msgspec.json.decode(given) if given else {}
         try:
             result = await self._process.ask(
-                "call", world=self._number, app=request.url.host, operation=operation, arguments=arguments
+                "call", world=self._number, app=app, operation=operation, arguments=arguments
             )
         except RefusedCallError as error:
             return _response(request, 400, {"message": str(error)})

@@ -25,7 +25,7 @@ import msgspec
 from app.base.errors import WorldError
 from app.base.values import Json
 
-_INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR")
+_INHERITED: Final = ("PATH", "HOME", "LANG")
 
 
 class RefusedCallError(Exception):
@@ -52,17 +52,19 @@ class WorldProcess:
         self.worlds = 0  # open ones
         self._command = command
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115  the package's last words
+        self._files = tempfile.TemporaryDirectory(prefix="sage-world-", ignore_cleanup_errors=True)
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         self._process = subprocess.Popen(
             [str(command.python), str(command.script), *command.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._messages,
-            env={name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(command.environment),
+            env=inherited | {"TMPDIR": self._files.name} | dict(command.environment),
             start_new_session=True,  # the processes that a world leaks end with it
         )
         self._unread = b""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"world {command.world}")
-        self._end = weakref.finalize(self, _end, self._process, self._messages, self._thread)
+        self._end = weakref.finalize(self, _end, self._process, self._messages, self._files, self._thread)
 
     @property
     def alive(self) -> bool:
@@ -131,7 +133,12 @@ class WorldProcess:
         return next((line for line in reversed(lines) if line.strip()), "without a message")
 
 
-def _end(process: subprocess.Popen[bytes], messages: IO[bytes], thread: ThreadPoolExecutor) -> None:
+def _end(
+    process: subprocess.Popen[bytes],
+    messages: IO[bytes],
+    files: tempfile.TemporaryDirectory[str],
+    thread: ThreadPoolExecutor,
+) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -139,6 +146,7 @@ def _end(process: subprocess.Popen[bytes], messages: IO[bytes], thread: ThreadPo
         with suppress(OSError):  # of a request that was not sent
             if file is not None:
                 file.close()
+    files.cleanup()
     thread.shutdown(wait=False)  # after the requests that wait, which find the process ended
 
 
