@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from host import Json, RefusedCallError, serve
@@ -22,6 +23,7 @@ _TOOLS = [
     ("crash", {}),
     ("fail", {}),
     ("leak", {}),
+    ("litter", {}),
     ("chatter", {}),
 ]
 
@@ -47,6 +49,8 @@ class Tally:
             raise KeyError("tally")
         elif operation == "leak":
             return subprocess.Popen(["sleep", "600"]).pid
+        elif operation == "litter":
+            return tempfile.mkdtemp()
         elif operation == "chatter":
             sys.stdout.write('{"result": "a line of the world, not of its host"}\n')
             sys.stdout.flush()

@@ -44,6 +44,10 @@ async def verdict(world: ExternalWorld, answer: Json, stop: Stop = Stop.COMPLETE
     )
 
 
+def is_there(directory: str) -> bool:
+    return Path(directory).is_dir()
+
+
 async def until_gone(pid: int) -> None:
     while not is_gone(pid):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -150,6 +154,26 @@ async def test_processes_that_a_world_leaks_end_with_its_own() -> None:
         with pytest.raises(WorldError):
             await verdict(world, 2)
     await until_gone(leaked)
+
+
+async def test_files_that_a_world_leaves_behind_go_with_its_process() -> None:
+    async with opened(tally()) as (world, gateway):
+        left = await gateway("tally.litter", [], {})
+        assert is_there(left)
+        with pytest.raises(HostError):
+            await gateway("tally.crash", [], {})
+        with pytest.raises(WorldError):
+            await verdict(world, 2)
+    assert not is_there(left)
+
+
+async def test_a_process_is_replaced_after_the_worlds_of_its_lifetime() -> None:
+    environment, processes = tally(shared=1, lifetime=2), []
+    for _ in range(4):
+        async with opened(environment) as (_, gateway):
+            processes.append((await gateway("tally.show", [], {}))["pid"])
+    assert processes[0] == processes[1] != processes[2] == processes[3]
+    await until_gone(processes[0])
 
 
 async def test_a_host_ends_with_its_environment() -> None:

@@ -189,7 +189,7 @@ def load_appworld(*, test: Literal["normal", "challenge"] = "normal") -> Externa
             f"the version of AppWorld's data in {data} is {found}, not {_APPWORLD_DATA}: {download}"
         )
     environment = {"APPWORLD_ROOT": str(data.parent), "PYTHON_DOTENV_DISABLED": "1"}  # else it reads our .env
-    return ExternalEnvironment(msgspec.structs.replace(command, environment=environment, shared=1))
+    return ExternalEnvironment(msgspec.structs.replace(command, environment=environment, shared=1, lifetime=200))
 
 
 class _Specs(msgspec.Struct, frozen=True):

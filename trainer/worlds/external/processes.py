@@ -42,6 +42,7 @@ class HostCommand(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     most: int = 2  # processes
     shared: int = 64  # worlds of one process at a time
+    lifetime: int | None = None  # worlds of one process in all, where the package leaks memory
     seconds: float = 120.0  # of one answer; a large world takes long to set up
 
 
@@ -50,6 +51,7 @@ class WorldProcess:
 
     def __init__(self, command: HostCommand) -> None:
         self.worlds = 0  # open ones
+        self.opened = 0  # ever
         self._command = command
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115  the package's last words
         self._files = tempfile.TemporaryDirectory(prefix="sage-world-", ignore_cleanup_errors=True)
@@ -164,6 +166,7 @@ class WorldPool:
         async with self._places:
             process = self._with_room()
             process.worlds += 1
+            process.opened += 1
             try:
                 yield process
             finally:
@@ -174,9 +177,14 @@ class WorldPool:
         return self._with_room().ask_now(method, **arguments)
 
     def _with_room(self) -> WorldProcess:
-        self._processes = [each for each in self._processes if each.alive]
+        self._processes = [each for each in self._processes if each.alive and not self._is_worn(each)]
         idlest = min(self._processes, key=lambda each: each.worlds, default=None)
         if idlest is None or (idlest.worlds and len(self._processes) < self._command.most):
             idlest = WorldProcess(self._command)
             self._processes.append(idlest)
         return idlest
+
+    def _is_worn(self, process: WorldProcess) -> bool:
+        """Without a reference to it, it ends."""
+        lifetime = self._command.lifetime
+        return lifetime is not None and not process.worlds and process.opened >= lifetime
