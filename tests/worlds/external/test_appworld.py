@@ -115,6 +115,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SAGE_DATA_DIR", str(directory))
         patch.setenv("APPWORLD_ROOT", str(directory / "root"))
+        (directory / ".env").write_text("LOAD_ON_STARTUP=yes\n")  # of the trainer: worlds that read it do not open
         package = PACKAGES["appworld"]
         package.install(print)
         subprocess.run([package.python, _MAKE_DATA], env=os.environ, check=True)
