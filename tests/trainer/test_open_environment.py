@@ -44,8 +44,8 @@ def test_all_scenarios_take_place_at_the_named_site() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("", "sage.environments has no '', it has alfworld, crud, exam, gym, "),
-        ("shop", "sage.environments has no 'shop', it has alfworld, crud, exam, gym, "),
+        ("", "sage.environments has no '', it has agentdojo, "),
+        ("shop", "sage.environments has no 'shop', it has agentdojo, "),
         ("office?size=3", "office has no option size; it has busy, names, site, wording"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),

@@ -80,7 +80,7 @@ async def test_a_file_of_chats_that_is_missing_empty_or_broken_is_named(
     ("environment", "named"),
     [
         ("", "needs the setting environment"),
-        ("moon", "has no 'moon', it has alfworld, "),
+        ("moon", "has no 'moon', it has agentdojo, "),
         ("office?sight=1", "sight"),
     ],
 )
@@ -98,7 +98,7 @@ async def test_an_unknown_environment_is_refused_before_the_training(
 ) -> None:
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**given, environment="ofice", gate_scenarios=60))
-    assert failure.startswith("InvalidError: sage.environments has no 'ofice', it has alfworld, ")
+    assert failure.startswith("InvalidError: sage.environments has no 'ofice', it has agentdojo, ")
     assert await shop.adapters() == []
 
 

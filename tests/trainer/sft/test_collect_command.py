@@ -179,7 +179,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
             ["--expert", "chat?url=http://x&model=m", "--api-key-env", "NONE"],
             "the environment variable NONE is not set",
         ),
-        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has alfworld, "),
+        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has agentdojo, "),
         (
             [
                 "--expert",
