@@ -69,6 +69,16 @@ class Reference(msgspec.Struct, frozen=True):
     answer: str
 
 
+class WorldProgram(msgspec.Struct, frozen=True):
+    """Python that does a task: a function, and a call of it. The `careless` function forgets something."""
+
+    app: str
+    name: str
+    function: str
+    careless: str
+    call: str
+
+
 class UnattendedGate(ApprovalGate):
     """Refuses what waits for a person."""
 
@@ -115,6 +125,10 @@ class ExternalWorld:
         """Do the task by the package's reference solution. Its answer. Raises RefusedCallError without one."""
         return await self.process.ask("solve", world=self.number)
 
+    async def program(self) -> WorldProgram:
+        """As an agent would write it, where the world has one."""
+        return msgspec.convert(await self.process.ask("program", world=self.number), WorldProgram)
+
     async def reference(self, goal: str) -> Reference:
         """How the package reaches a goal, where it says so."""
         return msgspec.convert(await self.process.ask("reference", world=self.number, goal=goal), Reference)
@@ -125,14 +139,14 @@ class ExternalEnvironment:
 
     def __init__(self, command: HostCommand) -> None:
         self._pool = WorldPool(command)
-        self._world = command.world
+        self.world = command.world
         self._catalogs: dict[str, Catalog] = {}
 
     @cached_property
     def tasks(self) -> Mapping[UUID, ExternalTask]:
         """Of all splits, by the ids that they have here."""
         found = msgspec.convert(self._pool.ask_now("tasks"), list[ExternalTask])
-        return {uuid5(NAMESPACE_URL, f"{self._world} {each.id}"): each for each in found}
+        return {uuid5(NAMESPACE_URL, f"{self.world} {each.id}"): each for each in found}
 
     @cached_property
     def _splits(self) -> Mapping[Split, list[Scenario]]:
@@ -159,10 +173,10 @@ class ExternalEnvironment:
         """At most `count`: a package has no more than it has. Raises InvalidError for a split without tasks."""
         if split not in self.splits:
             raise InvalidError(
-                f"{self._world} has no tasks of the split {split}, only of {', '.join(self.splits)}: it is for "
+                f"{self.world} has no tasks of the split {split}, only of {', '.join(self.splits)}: it is for "
                 "exams, so train and validate in another environment"
             )
-        return Random(f"{self._world} {seed}").sample(found := self._splits[split], min(count, len(found)))
+        return Random(f"{self.world} {seed}").sample(found := self._splits[split], min(count, len(found)))
 
     @asynccontextmanager
     async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[ExternalWorld]:

@@ -321,8 +321,74 @@ class House:
         seen = self._go_to(container)
         return list((self._open(container) if seen["closed"] else seen)["things"])
 
+    def program(self) -> dict[str, Json]:
+        name = _PROGRAM_NAMES[self.kind]
+        return {
+            "app": "house",
+            "name": name,
+            "function": _program(name, self.kind, self.treatment),
+            "careless": _program(name, self.kind, self.treatment, careless=True),
+            "call": f"print({name}({', '.join(repr(kind.lower()) for kind in self.goal.values())}))",
+        }
+
     def close(self) -> None:
         pass
+
+
+_PROGRAM_NAMES = {
+    "pick_and_place_simple": "put_thing",
+    "look_at_obj_in_light": "look_at_thing",
+    "pick_clean_then_place_in_recep": "put_clean_thing",
+    "pick_heat_then_place_in_recep": "put_hot_thing",
+    "pick_cool_then_place_in_recep": "put_cool_thing",
+    "pick_two_obj_and_place": "put_two_things",
+}
+_OPEN = ("if seen['closed']:", "    seen = apis.house.open(container=name)")
+
+
+def _program(name: str, kind: str, treatment: str, careless: bool = False) -> str:
+    """Search container after container, as an agent has to. A careless one opens none while it searches."""
+    lamp = kind == "look_at_obj_in_light"
+    other = "lamp" if lamp else "place"
+    lines = [
+        "names = apis.house.look()['containers']",
+        *_search("thing", "found", skipped="" if lamp else "place", careless=careless),
+        "apis.house.take(thing=found[0], container=name)",
+    ]
+    if treatment:
+        lines += [
+            f"spot = [each for each in names if each.startswith('{_TREATMENTS[treatment][1].lower()} ')][0]",
+            "apis.house.go_to(container=spot)",
+            f"apis.house.{treatment}(thing=found[0], container=spot)",
+        ]
+    if lamp:
+        lines += [*_search("lamp", "lamps", careless=False), "return apis.house.use(thing=lamps[0])['states']"]
+    else:
+        lines += [
+            "goal = [each for each in names if each.startswith(place + ' ')][0]",
+            "if apis.house.go_to(container=goal)['closed']:",
+            "    apis.house.open(container=goal)",
+            "apis.house.move(thing=found[0], container=goal)",
+        ]
+    if kind == "pick_two_obj_and_place":
+        lines = [lines[0], "for _ in range(2):", *(f"    {line}" for line in lines[1:])]
+    if not lamp:
+        lines.append("return goal")
+    return "\n".join([f"def {name}(thing: str, {other}: str):", *(f"    {line}" for line in lines)])
+
+
+def _search(what: str, found: str, *, skipped: str = "", careless: bool) -> list[str]:
+    """Find things of a kind, in other containers than those of a kind to skip."""
+    skip = [f"if name.startswith({skipped} + ' '):", "    continue"] if skipped else []
+    return [
+        "for name in names:",
+        *(f"    {line}" for line in skip),
+        "    seen = apis.house.go_to(container=name)",
+        *(() if careless else (f"    {line}" for line in _OPEN)),
+        f"    {found} = [each for each in seen['things'] if each.startswith({what} + ' ')]",
+        f"    if {found}:",
+        "        break",
+    ]
 
 
 def _types(room: int) -> list[str]:

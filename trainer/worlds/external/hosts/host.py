@@ -48,6 +48,14 @@ class Scripted(World, Protocol):
         ...
 
 
+class Programmed(World, Protocol):
+    """A world that knows how an agent would program its task."""
+
+    def program(self) -> dict[str, Json]:
+        """A `function`, its `name`, a `careless` one that forgets something, the `call`, and the `app` it needs."""
+        ...
+
+
 class Host(Protocol):
     """The tasks of a package."""
 
@@ -111,6 +119,9 @@ class _Session:
 
     def solve(self, world: int) -> Json:
         return self._worlds[world].solve()
+
+    def program(self, world: int) -> Json:
+        return cast("Programmed", self._worlds[world]).program()
 
     def reference(self, world: int, goal: str) -> Json:
         return cast("Scripted", self._worlds[world]).reference(goal)
