@@ -1,7 +1,7 @@
 """The expert `programs`: it demonstrates tasks of worlds that have a program for each, as functions to keep.
 
-It reads the documents, writes the function and calls it, or calls the skill that an earlier task left. Its mistakes
-are programs that forget something, which it repairs when it sees the error.
+It reads the documents, writes the function and calls it, or calls the skill that an earlier task left. Its
+mistakes are programs that forget something, which it repairs when it sees the error.
 """
 
 from collections.abc import AsyncIterator, Sequence

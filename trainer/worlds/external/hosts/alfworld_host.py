@@ -327,7 +327,7 @@ class House:
             "app": "house",
             "name": name,
             "function": _program(name, self.kind, self.treatment),
-            "careless": _program(name, self.kind, self.treatment, careless=True),
+            "careless": _program(name, self.kind, self.treatment, careless="two" not in self.kind),
             "call": f"print({name}({', '.join(repr(kind.lower()) for kind in self.goal.values())}))",
         }
 

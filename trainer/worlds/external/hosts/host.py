@@ -52,7 +52,7 @@ class Programmed(World, Protocol):
     """A world that knows how an agent would program its task."""
 
     def program(self) -> dict[str, Json]:
-        """A `function`, its `name`, a `careless` one that forgets something, the `call`, and the `app` it needs."""
+        """A `function` with its `name`, a `careless` one that forgets something, a `call`, and the `app`."""
         ...
 
 
