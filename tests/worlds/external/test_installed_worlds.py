@@ -9,15 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from app.agent.prompts import Brief
 from app.base.settings import Settings
 from app.db.database import Sessions
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.support.scripted_engine import byte_tokenizer
 from tests.support.tiny_model import make_model_dir
 from tests.support.training_project import ProgressRecorder, TrainingProject
+from trainer.rollouts.episode import ExpertContext
 from trainer.run import train
 from trainer.worker.launcher import installed_environments
 from trainer.worlds.external import packages
 from trainer.worlds.external.check import check
-from trainer.worlds.external.packages import PACKAGES
+from trainer.worlds.external.expert import ProgramsExpert
+from trainer.worlds.external.packages import PACKAGES, load_alfworld
 
 _REFEREE = Path(__file__).with_name("alfworld_referee.py")
 _HOSTS = Path(packages.__file__).parent / "hosts"
@@ -79,6 +84,21 @@ async def test_a_policy_is_trained_by_rollouts_in_a_world_of_another_package(
     job = await shop.job(kind="rollout", environment="alfworld", steps=1, pairs=2, group=2, gate_scenarios=0)
     await train(job, recorder)
     assert recorder.metrics[1]["outcome"] == -1  # it writes no code
+
+
+async def test_programs_demonstrate_chores_and_repair_what_they_forgot(tmp_path: Path) -> None:
+    environment = load_alfworld()
+    async with ForkedSandbox() as sandbox:
+        context = ExpertContext(
+            environment=environment, tokenizer=byte_tokenizer(tmp_path), profile=Brief(), sandbox=sandbox
+        )
+        expert = ProgramsExpert(context, environment, mistake=1.0, withheld=0.0)
+        played = [await expert.play(each, 0.0) for each in environment.scenarios("train", 8, 1)]
+    episodes = [episode for chain in played for episode in chain]
+    assert all(episode.verdict.success for episode in episodes)
+    turns = [[len(episode.trajectory.turns) for episode in chain] for chain in played]
+    assert {chain[0] for chain in turns} == {3, 4}, "some mistakes show, and are repaired"
+    assert all(len(chain) == 3 and chain[1:] == [2, 2] for chain in turns), "the skill is used"
 
 
 def test_a_referee_sees_the_same_actions_and_goals_in_houses(tmp_path: Path) -> None:
