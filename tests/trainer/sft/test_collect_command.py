@@ -167,7 +167,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
         ([], "Missing option '--expert'"),
         (
             ["--expert", "teacher"],
-            "no expert is named 'teacher', there are chat, crud, gym, scripted, strangers",
+            "no expert is named 'teacher', there are chat, crud, gym, programs, scripted, strangers",
         ),
         (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
