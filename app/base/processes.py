@@ -35,11 +35,11 @@ _LACKS = {
 _NO_THREAD = "can't start new thread"  # a RuntimeError of CPython for EAGAIN
 
 
-def python_module(name: str, *arguments: str) -> tuple[str, ...]:
+def python_module(name: str, *arguments: str, python: str = sys.executable) -> tuple[str, ...]:
     """The command that runs a module in a new interpreter. No file of the working directory, which anybody may
     have written, stands in for a module (`-P`).
     """
-    return (sys.executable, "-P", "-m", name, *arguments)
+    return (python, "-P", "-m", name, *arguments)
 
 
 def lower_limit(kind: int, soft: int, hard: int | None = None) -> None:

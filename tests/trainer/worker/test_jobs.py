@@ -44,7 +44,7 @@ async def test_a_worker_reports_its_environments_when_it_starts(host: WorkerHost
         if found:
             break
         await asyncio.sleep(0.1)
-    assert [each.name for each in found] == ["crud", "exam", "gym", "office", "practice", "strangers"]
+    assert [each.name for each in found] == ["crud", "exam", "gym", "office", "openenv", "practice", "strangers"]
 
 
 async def test_a_run_is_executed_in_a_process_of_its_own_and_stores_its_steps(host: WorkerHost) -> None:

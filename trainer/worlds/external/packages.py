@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,7 @@ import msgspec
 
 from app.base.errors import InvalidError
 from app.base.files import write_atomically
+from app.base.processes import python_module
 from app.base.settings import Settings
 from trainer.environment import Split
 from trainer.worlds.external.environment import ExternalEnvironment
@@ -37,7 +37,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     summary: str
-    after: tuple[str, ...] = ()  # arguments for its Python that complete an installation
+    after: tuple[str, ...] = ()  # a module that completes an installation, with its arguments
 
     @property
     def requirements(self) -> Path:
@@ -70,12 +70,14 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     def install(self, report: Callable[[str], object]) -> None:
         """Make the environment anew. Raises InvalidError with the last words of pip where that fails."""
         report(f"installing {self.name} into {self.directory}")
+        own = str(self.python)
+        requirements = ("-q", "--no-deps", "-r", str(self.requirements))
         commands = [
-            (sys.executable, "-m", "venv", "--clear", str(self.directory)),
-            (str(self.python), "-m", "pip", "install", "-q", "--no-deps", "-r", str(self.requirements)),
+            python_module("venv", "--clear", str(self.directory)),
+            python_module("pip", "install", *requirements, python=own),
         ]
         if self.after:  # what it leaves in the home directory is left in its own
-            commands.append(("env", f"HOME={self.directory}", str(self.python), *self.after))
+            commands.append(("env", f"HOME={self.directory}", *python_module(*self.after, python=own)))
         for command in commands:
             done = subprocess.run(command, check=False, capture_output=True, text=True)
             if done.returncode:
@@ -93,7 +95,7 @@ PACKAGES: Final[Mapping[str, Package]] = MappingProxyType(
             Package(
                 name="appworld",
                 summary="a person's errands in nine apps: 729 tasks (appworld, and its data)",
-                after=("-m", "appworld.cli", "install"),
+                after=("appworld.cli", "install"),
             ),
             Package(name="bfcl", summary="800 conversations of several requests: an exam (bfcl-eval)"),
             Package(
