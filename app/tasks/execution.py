@@ -311,8 +311,12 @@ class _Attempt:
                 _outcome_of(trajectory, None, failure), state=TaskState.FAILED, stop=None
             )
             await self._finish(trajectory, failed)
-        except (AppError, DataError, msgspec.DecodeError) as unstorable:  # it must not keep the task from ending
-            log.warning("a task fails without a trajectory", task=task, cause=type(unstorable).__name__)
+        except UNAVAILABLE:
+            raise
+        except Exception as unrecorded:  # whatever it is, it must not keep the task from ending
+            if is_lost_connection(unrecorded):
+                raise
+            log.error("a task fails without a trajectory", task=task, exc_info=unrecorded)
             await self._fail_unrecorded(failure)
 
     async def _may_go_on(self, error: AppError) -> bool:

@@ -19,13 +19,26 @@ from app.db.tables import TaskState
 from app.sandbox.protocol import SessionLimits
 from app.skills import offers
 from app.skills import store as skills
-from app.tasks import queue
+from app.tasks import execution, queue
 from app.tasks import store as tasks
 from app.tasks.runner import Runner, RunnerOptions
 from tests.support.ledger_policies import Stuck, writing
 from tests.support.ledger_project import OPTIONS, LedgerProject, until
 from tests.support.scripted_engine import ScriptedEngine, block
 from tests.support.single_connection import single_connection
+
+
+async def test_a_task_ends_though_its_rollout_and_the_record_of_it_fail(
+    project: LedgerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise AttributeError("an error of ours")
+
+    monkeypatch.setattr(execution, "task_of", broken)
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.stop, row.failure) == (TaskState.FAILED, None, execution.INTERNAL_ERROR)
+    assert [kind for kind, _ in await project.events(row.id)] == ["done"]
 
 
 async def test_a_finished_task_has_a_trajectory_and_its_events(project: LedgerProject) -> None:
