@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.rollout import RolloutLimits, StopSignal
+from app.base.errors import INTERNAL_ERROR
 from app.base.values import Stop
 from app.db import lease, results, tables
 from app.db.database import Sessions
@@ -37,7 +38,7 @@ async def test_a_task_ends_though_its_rollout_and_the_record_of_it_fail(
     monkeypatch.setattr(execution, "task_of", broken)
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
         row = await project.ended(await project.submit())
-    assert (row.state, row.stop, row.failure) == (TaskState.FAILED, None, execution.INTERNAL_ERROR)
+    assert (row.state, row.stop, row.failure) == (TaskState.FAILED, None, INTERNAL_ERROR)
     assert [kind for kind, _ in await project.events(row.id)] == ["done"]
 
 
