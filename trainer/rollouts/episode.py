@@ -215,7 +215,7 @@ class EpisodeRunner:
             recalled = await memory.recall(task) if memory is not None else ""
             done = await self.run_task(chain.scenario, task, library, offers, seed=seed, memory=recalled)
             if memory is not None:
-                await memory.learn(done, self.write)
+                await memory.learn(done.trajectory, done.verdict.success, self.write)
             episodes.append(done)
         return episodes
 

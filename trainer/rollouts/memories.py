@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -22,9 +22,6 @@ from app.base.values import Task, Trajectory
 from app.engine.hosted.client import OpenAiChatModel, Remedies
 from app.engine.tokenizer import Message
 from app.skills.similarity import NgramIndex
-
-if TYPE_CHECKING:
-    from trainer.rollouts.episode import Episode
 
 GROUP: Final = "sage.memories"
 _WRITTEN: Final = 1024  # tokens of a text by another model, at most
@@ -53,8 +50,8 @@ class Memory(Protocol):
         """What the task is shown; "" for nothing."""
         ...
 
-    async def learn(self, episode: "Episode", write: Write) -> None:
-        """Remember something of an episode. `write` lets the policy write."""
+    async def learn(self, trajectory: Trajectory, success: bool, write: Write) -> None:
+        """Remember something of a task. `write` lets the policy write."""
         ...
 
 
@@ -130,10 +127,9 @@ class Workflows:
         found = [self._texts[key] for key, _ in self._index.search(task.instruction, self.most)]
         return "\n".join(found)
 
-    async def learn(self, episode: "Episode", write: Write) -> None:
-        if not episode.verdict.success:
+    async def learn(self, trajectory: Trajectory, success: bool, write: Write) -> None:
+        if not success:
             return
-        trajectory = episode.trajectory
         asked = trajectory.task.instruction
         if self.by_rule:
             text = "\n".join([f"{asked}:", *_ran(trajectory)])
@@ -187,9 +183,9 @@ class Insights:
         del task  # they are for all
         return _numbered(self.rules)
 
-    async def learn(self, episode: "Episode", write: Write) -> None:
-        went = transcript(episode.trajectory)
-        if not episode.verdict.success:
+    async def learn(self, trajectory: Trajectory, success: bool, write: Write) -> None:
+        went = transcript(trajectory)
+        if not success:
             self._failed = went
             return
         material = f"The list:\n{_numbered(self.rules) or '(empty)'}\n\nA task that succeeded:\n{went}"
@@ -226,11 +222,11 @@ class Playbook:
         del task  # it is for all
         return _numbered(self.rules)
 
-    async def learn(self, episode: "Episode", write: Write) -> None:
-        result = "succeeded" if episode.verdict.success else f"failed ({episode.trajectory.stop.value})"
+    async def learn(self, trajectory: Trajectory, success: bool, write: Write) -> None:
+        result = "succeeded" if success else f"failed ({trajectory.stop.value})"
         material = (
             f"The playbook:\n{_numbered(self.rules) or '(empty)'}\n\nA task that {result}:\n"
-            f"{transcript(episode.trajectory)}"
+            f"{transcript(trajectory)}"
         )
         self.rules = edited(self.rules, await (self.writer or write)(_PLAYBOOK, material), self.most)
 

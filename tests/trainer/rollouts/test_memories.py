@@ -21,9 +21,9 @@ from app.skills.in_memory_library import InMemoryLibrary
 from tests.support.evaluated_server import ExpertPolicy
 from tests.support.listening_app import listening_app
 from tests.support.scripted_engine import ScriptedEngine, block, byte_tokenizer
-from trainer.environment import Scenario, Verdict
+from trainer.environment import Scenario
 from trainer.evaluation.local import evaluate_scenarios
-from trainer.rollouts.episode import Episode, EpisodeRunner, scenario_chain
+from trainer.rollouts.episode import EpisodeRunner, scenario_chain
 from trainer.rollouts.memories import Memory, open_memory
 from trainer.worlds.office.environment import OfficeEnvironment
 
@@ -76,11 +76,11 @@ def opened(text: str) -> Memory:
     return new()
 
 
-def episode(instruction: str, success: bool) -> Episode:
+def done(instruction: str, *, success: bool) -> tuple[Trajectory, bool]:
     stop = Stop.COMPLETED if success else Stop.STUCK
     task = Task(uuid4(), instruction)
     trajectory = Trajectory(task=task, policy=Policy(), profile="", turns=(), stop=stop, answer=None)
-    return Episode(trajectory, Verdict(int(success), 1))
+    return trajectory, success
 
 
 class Writer:
@@ -137,7 +137,7 @@ async def test_chains_share_no_memory(
 
 async def test_a_failed_task_leaves_no_workflow() -> None:
     memory, writer = opened("workflows"), Writer("never asked for")
-    await memory.learn(episode("archive the mails", success=False), writer)
+    await memory.learn(*done("archive the mails", success=False), writer)
     assert (await memory.recall(Task(uuid4(), "archive the mails")), writer.materials) == ("", [])
 
 
@@ -145,23 +145,23 @@ async def test_insights_come_from_a_failure_beside_a_success_and_are_voted_on() 
     memory = opened("insights?most=2")
     writer = Writer("ADD: read all pages\nADD: log in first", "AGREE 2\nREMOVE 1", "REMOVE 1\nADD: count twice")
     task = Task(uuid4(), "archive the mails")
-    await memory.learn(episode("pin the notes", success=False), writer)
+    await memory.learn(*done("pin the notes", success=False), writer)
     assert writer.materials == []
-    await memory.learn(episode("archive the mails", success=True), writer)
+    await memory.learn(*done("archive the mails", success=True), writer)
     assert "A task that failed:\nTask: pin the notes" in writer.materials[0]
     assert await memory.recall(task) == "1. read all pages\n2. log in first"
-    await memory.learn(episode("archive the mails", success=True), writer)
+    await memory.learn(*done("archive the mails", success=True), writer)
     assert "A task that failed" not in writer.materials[1]
-    await memory.learn(episode("archive the mails", success=True), writer)
+    await memory.learn(*done("archive the mails", success=True), writer)
     assert await memory.recall(task) == "1. log in first\n2. count twice"
 
 
 async def test_a_playbook_grows_with_every_task_and_loses_what_harmed() -> None:
     memory = opened("playbook")
     writer = Writer("ADD: guess\nADD: look first", "HARMFUL 1\nHARMFUL 1\nHELPFUL 2\nADD: look first")
-    await memory.learn(episode("archive the mails", success=False), writer)
+    await memory.learn(*done("archive the mails", success=False), writer)
     assert "A task that failed (stuck):" in writer.materials[0]
-    await memory.learn(episode("archive the mails", success=True), writer)
+    await memory.learn(*done("archive the mails", success=True), writer)
     assert await memory.recall(Task(uuid4(), "any")) == "1. look first"
 
 
@@ -209,7 +209,7 @@ async def test_another_model_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with listening_app(Litestar([complete])) as url:
         memory = opened(f"workflows?url={url}/v1&model=big&key_env=WRITER_KEY")
-        await memory.learn(episode("archive the mails", success=True), Writer())
+        await memory.learn(*done("archive the mails", success=True), Writer())
     assert asked == [("big", "Bearer secret")]
     assert await memory.recall(Task(uuid4(), "archive the mails")) == "a workflow of another"
 
