@@ -199,8 +199,7 @@ def check_runnable(settings: RunSettings) -> None:
             )
     plugins.find("sage.retrieval", settings.retrieval)
     plugins.find("sage.rewards", settings.reward)
-    if settings.memory:
-        plugins.find("sage.memories", settings.memory.partition("?")[0])
+    _check_memory(settings)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
     if settings.kind is RunKind.PRACTICE and not practice_option(settings, "api"):
@@ -210,6 +209,20 @@ def check_runnable(settings: RunSettings) -> None:
     if settings.kind is not RunKind.PRACTICE and practice_option(settings, "paraphraser"):
         raise InvalidError("only runs of kind practice have lessons to paraphrase: leave the paraphraser out")
     _check_gate(settings)
+
+
+def _check_memory(settings: RunSettings) -> None:
+    """A run's memory is written by its policy: with an address and a variable of the worker, a key could have any
+    secret of the deployment sent anywhere.
+    """
+    if not settings.memory:
+        return
+    spec = PluginSpec.parse(settings.memory)
+    plugins.find("sage.memories", spec.name)
+    if others := sorted({"url", "model", "key_env"} & spec.options.keys()):
+        raise InvalidError(
+            f"memory={settings.memory}: in a run the policy itself writes it, so leave out {', '.join(others)}"
+        )
 
 
 def _check_gate(settings: RunSettings) -> None:

@@ -64,10 +64,6 @@ class EnvironmentReport:
             await runs.report(session, socket.gethostname(), self._environments)
 
 
-def _always() -> bool:
-    return True
-
-
 def installed_environments() -> list[EnvironmentInfo]:
     """The environments of installed distributions. One that cannot be loaded is logged and left out, and so is one
     whose worlds are not installed.
@@ -76,7 +72,7 @@ def installed_environments() -> list[EnvironmentInfo]:
     for registration in (plugins.find(GROUP, name) for name in plugins.names(GROUP)):
         try:
             load = registration.load()
-            if not getattr(load, "installed", _always)():
+            if hasattr(load, "installed") and not load.installed():
                 continue
             schema = options_schema(load)
         except Exception:  # code of other packages: a broken one must not stop the worker

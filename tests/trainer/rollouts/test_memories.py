@@ -236,5 +236,11 @@ def test_a_memory_that_does_not_fit_is_refused(text: str, error: str) -> None:
 def test_a_run_may_name_registered_memories_only() -> None:
     with pytest.raises(InvalidError, match="memory='os:system'"):
         check_runnable(RunSettings(kind=RunKind.ROLLOUT, environment="office", memory="os:system"))
+    for option in ("url=http://x", "key_env=SAGE_SECRET_KEY", "model=m"):
+        memory = f"workflows?most=2&{option}"
+        with pytest.raises(
+            InvalidError, match=f"the policy itself writes it, so leave out {option.partition('=')[0]}"
+        ):
+            check_runnable(RunSettings(kind=RunKind.ROLLOUT, environment="office", memory=memory))
     with pytest.raises(InvalidError, match="has no 'dreams'"):
         check_runnable(RunSettings(kind=RunKind.ROLLOUT, environment="office", memory="dreams?most=1"))

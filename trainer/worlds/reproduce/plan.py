@@ -82,7 +82,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         return {
             each.name: each
             for each in self._conditions()
-            if (not each.named if not self.only else each.name in self.only)
+            if (each.name in self.only if self.only else not each.named)
         }
 
     def condition(self, name: str) -> Condition:
